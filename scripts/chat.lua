@@ -16,6 +16,7 @@ local torch = require "lockstep.torch"
 
 local config = run.config {
   model = "", -- a folder with config.json, weights, tokenizer.json and a chat template
+  ignore = "", -- keys of config.json to pass over, split by commas
   adapter = "", -- a folder of LoRA adapters for it
   system = "", -- what the model is told before the conversation
   dtype = "", -- "bfloat16" or "float32"; default: that of the model's config
@@ -33,7 +34,7 @@ end
 -- Everything that reads a file comes first, so that a wrong folder is an error at once.
 local dtype = config.dtype ~= "" and torch[config.dtype] or nil
 local chat, tokenizer = text.chat(config.model), text.tokenizer(config.model)
-local model = models.load(config.model, { device = dist.device(), dtype = dtype })
+local model = models.load(config.model, { device = dist.device(), dtype = dtype, ignore = config.ignore })
 local takes_pictures = model.visual ~= nil -- a method of models with a vision tower
 local process = takes_pictures and images.processor(config.model) or nil
 if config.adapter ~= "" then print(("%d adapters"):format(lora.load(model, config.adapter))) end

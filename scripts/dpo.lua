@@ -24,6 +24,7 @@ local torch = require "lockstep.torch"
 
 local config = run.config({
   model = "", -- a folder of Hugging Face, or a name in its local cache; empty: a small model
+  ignore = "", -- keys of config.json to pass over, split by commas
   data = "", -- empty: words, written backwards and wrongly
   seed = 1, steps = 240, pairs_per_step = 32, held_out = 256, -- pairs over all ranks
   renderer = "", roles = "", -- as in finetune.lua
@@ -74,7 +75,7 @@ local function score(model, batch)
     mean = config.loss.variant == "ipo" }):view(-1, 2)
 end
 
-local net = models.load(dir, { device = dist.device() })
+local net = models.load(dir, { device = dist.device(), ignore = config.ignore })
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 local model = sharding.parallel(net, config.parallel)
 

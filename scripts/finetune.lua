@@ -26,6 +26,7 @@ local instructions = require "instructions"
 
 local config = run.config({
   model = "", -- a folder with config.json, weights, tokenizer.json and a chat template, or a name in the Hub's cache
+  ignore = "", -- keys of config.json to pass over, split by commas
   data = "", -- conversations; default: instructions.lua
   held_out = 0.1, -- the share of conversations, or their number
   seed = 1, steps = 200,
@@ -55,7 +56,7 @@ assert(known[offload], "--set checkpoint.offload takes none, device or host, not
 local base = config.model ~= "" and config.model or instructions.newest_model()
 
 -- Model and optimizer.
-local net = models.load(base, { device = dist.device() })
+local net = models.load(base, { device = dist.device(), ignore = config.ignore })
 local chat, tokenizer = text.chat(base), text.tokenizer(base)
 local process = net.visual and images.processor(base) or nil -- of models with pictures
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
@@ -141,7 +142,7 @@ if config.lora.r == 0 then
 else
   lora.save(model, adapter)
   if config.merge then
-    local merged = models.load(base)
+    local merged = models.load(base, { ignore = config.ignore })
     lora.load(merged, adapter)
     lora.merge(merged)
     models.save(merged, whole, { like = base })

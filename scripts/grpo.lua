@@ -23,6 +23,7 @@ local torch = require "lockstep.torch"
 
 local config = run.config({
   model = "", -- a folder or a name of the Hub; empty: a small model that has learnt the task a little, in `warm_steps`
+  ignore = "", -- keys of config.json to pass over, split by commas
   task = "reverse_words", images = false, warm_steps = 60, seed = 1, steps = 120,
   problems_per_step = 32, group_size = 8, -- problems over all ranks, and answers to each
   max_new_tokens = 10, temperature = 1.0, updates = 1, -- of the weights by the answers of a step
@@ -45,7 +46,7 @@ if dir == "" then
   tasks.write_model(dir, { images = config.images, steps = config.warm_steps })
 end
 local task = tasks.new(dir, config.images)
-local net = models.load(dir, { device = dist.device() })
+local net = models.load(dir, { device = dist.device(), ignore = config.ignore })
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 -- A micro-batch of text leaves the vision tower out, on every rank alike: batching sees to that.
 local model = sharding.parallel(net, config.parallel,

@@ -21,6 +21,7 @@ local torch = require "lockstep.torch"
 
 local config = run.config({
   model = "", -- a folder with config.json, weights, tokenizer.json and a chat template, or a name in the Hub's cache
+  ignore = "", -- keys of config.json to pass over, split by commas
   data = "", -- conversations
   seed = 1, steps = 100,
   samples = 8, -- of a micro-batch, over all ranks
@@ -55,7 +56,7 @@ for _, pair in ipairs { { "vision", "visual" }, { "language", "language" } } do
   if topology:peers(name, "dp") then
     local group = topology:group(name, "dp-cp") -- nil where one rank has the module
     parts[name] = models.load(config.model, { device = dist.device(), dtype = torch[config.dtype], part = part,
-      shard = config.fully_shard and group and { group = group } or nil })
+      ignore = config.ignore, shard = config.fully_shard and group and { group = group } or nil })
     list[#list + 1] = parts[name]
     for _, p in ipairs(parts[name]:parameters()) do parameters[#parameters + 1] = p end
   end

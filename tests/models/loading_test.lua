@@ -199,10 +199,38 @@ t.test("AConfigThatContradictsTheWeightsIsNamed", function()
   end))
 end)
 
-t.test("KeysThatMayChangeResultsAreRefused", function()
-  local path = copy("qwen3", function(config) config.logit_scale = 2 end)
-  refuses('Qwen3ForCausalLM does not know "logit_scale" of the config, which may change results', path)
-  t.equal(models.load(path, { ignore = { "logit_scale" } }).class_name, "Qwen3ForCausalLM")
+-- Of SmolLM2-135M-Instruct's config.json, and of others.
+t.test("KeysThatNobodyReadsAreALine", function()
+  local path = copy("qwen3", function(config)
+    config.is_llama_config, config.rope_interleaved, config.pretraining_tp = true, false, 1
+    config["transformers.js_config"] = { dtype = "q4" }
+    config.dual_chunk_attention_config = { chunk_size = 262144 }
+    config.rms_norm_epsilon = 1e-6
+  end)
+  local model, heard = t.listening(models.load, path)
+
+  t.equal(heard, 'lockstep: models: Qwen3ForCausalLM reads no "dual_chunk_attention_config", "is_llama_config", '
+    .. '"rms_norm_epsilon" (is "rms_norm_eps" meant?), "rope_interleaved", "transformers.js_config" of the config, nor '
+    .. "does transformers\n")
+  local _, silent = t.listening(models.load, path, { ignore = { "dual_chunk_attention_config", "is_llama_config",
+    "rms_norm_epsilon", "rope_interleaved", "transformers.js_config" } })
+  t.equal(silent, "")
+  local plain_model, nothing = t.listening(models.load, copy "qwen3")
+  t.equal(nothing, "")
+  local tokens = { input_ids = torch.tensor({ 3, 1, 4, 1, 5 }, { dtype = torch.int64 }) }
+  t.equal(model(tokens), plain_model(tokens))
+end)
+
+t.test("AnEndBeyondTheVocabularyIsALine", function()
+  local path = copy("qwen3", function(config) config.eos_token_id = { 1, 151645 } end)
+  local model, heard = t.listening(models.load, path)
+
+  t.equal(heard, "lockstep: models: eos_token_id 151645 of config.json is beyond the vocabulary, which ends with 60: "
+    .. "no sequence ends by it\n")
+  t.equal(#models.generate(model, { torch.tensor({ 3, 1 }, { dtype = torch.int64 }) }, { max_new_tokens = 2 }), 1)
+end)
+
+t.test("KeysThatChangeResultsAreRefused", function()
   refuses('"hidden_act" is gelu; only silu is supported', copy("qwen3", function(c) c.hidden_act = "gelu" end))
   refuses('"attention_dropout" is 0.1; only 0', copy("qwen3", function(c) c.attention_dropout = 0.1 end))
   for _, theta in ipairs { 0, -1 } do
@@ -211,7 +239,7 @@ t.test("KeysThatMayChangeResultsAreRefused", function()
     refuses("factor of the config must be a number above 0, got " .. theta,
       copy("qwen3", function(c) c.rope_parameters.rope_type, c.rope_parameters.factor = "linear", theta end))
   end
-  for _, id in ipairs { -1, 61, 1.5 } do
+  for _, id in ipairs { -1, 1.5 } do
     refuses("eos_token_id of config.json must be an id from 0 to 60, got " .. id,
       copy("qwen3", function(c) c.eos_token_id = { 1, id } end))
   end
@@ -219,7 +247,12 @@ t.test("KeysThatMayChangeResultsAreRefused", function()
     copy("qwen3", function(c) c.architectures = 5 end))
   refuses("layer_types must be an array of names, got 5", copy("qwen3", function(c) c.layer_types = 5 end))
   refuses('unknown rope_type "longrope"', copy("qwen3", function(c) c.rope_parameters.rope_type = "longrope" end))
-  refuses("does not know \"quantization_config\"", copy("qwen3", function(c) c.quantization_config = { bits = 4 } end))
+  local quantized = copy("qwen3", function(c) c.quantization_config = { bits = 4 } end)
+  refuses('the config has "quantization_config": quantized weights are not supported', quantized)
+  for _, ignore in ipairs { { "quantization_config" }, "x, quantization_config" } do
+    t.equal(models.load(quantized, { ignore = ignore }).class_name, "Qwen3ForCausalLM")
+  end
+  refuses("ignore must be an array of the config's keys, got 5", quantized, { ignore = 5 })
 end)
 
 t.test("BadValuesOfTheConfigAreNamed", function()

@@ -203,14 +203,20 @@ for _, folder in ipairs(FOLDERS) do
       t.raises(message, models.build, config)
     end
     refused('lacks "vision_config"', function(c) c.vision_config = nil end)
-    refused('vision_config does not know "registers"', function(c) c.vision_config.registers = 4 end)
-    refused('does not know "router"', function(_, text) text.router = 4 end)
     refused('hidden_act is "relu"', function(c) c.vision_config.hidden_act = "relu" end)
     refused("mrope_section must be three numbers that add up to head_dim / 2", function(_, text)
       (text.rope_scaling or text.rope_parameters).mrope_section = { 1, 1, 1 }
     end)
     refused("out_hidden_size 12 must be the text's hidden_size", function(c) c.vision_config.out_hidden_size = 12 end)
     refused("image_token_id is 61, but vocab_size is 61", function(c) c.image_token_id = 61 end)
-    t.truthy(models.build(config_of(folder)):num_parameters() > 10000)
+    local config = config_of(folder)
+    config.vision_config.registers, (config.text_config or config).router = 4, 4
+    local model, heard = t.listening(models.build, config)
+    t.truthy(model:num_parameters() > 10000)
+    t.truthy(heard:find('vision_config reads no "registers" of the config', 1, true), heard)
+    t.truthy(heard:find('reads no "router" of the config', 1, true), heard)
+    config.quantization_config = { bits = 4 }
+    t.raises("quantized weights are not supported", models.build, config)
+    t.truthy(models.build(config, { ignore = "quantization_config, registers, router" }))
   end)
 end

@@ -84,22 +84,22 @@ end
 ---
 ---     local model = models.build { model_type = "qwen3", vocab_size = 1000, hidden_size = 64, ... }
 ---@param raw table<string, any> as config.json has it
----@param opts {dtype: torch.dtype?, device: string?, ignore: string[]?}? default float32 on the CPU; ignore: keys of
---- the config that the architecture does not know, and that do not change results
+---@param opts {dtype: torch.dtype?, device: string?, ignore: string[]|string?}? default float32 on the CPU; ignore:
+--- keys of the config that are passed over as if they were absent, in a string split by commas
 ---@return models.CausalLM
 function M.build(raw, opts)
-  local o = options.read("models.build", opts, { dtype = options.optional, device = "cpu", ignore = {} })
+  local o = options.read("models.build", opts, { dtype = options.optional, device = "cpu", ignore = options.optional })
   local dtype = o.dtype == nil and torch.float32 or o.dtype
   config.check_dtype("models.build", dtype)
   local class = find_class("models.build", raw)
-  local model = parameter.on_meta(class, raw, { ignore = o.ignore })
+  local model = parameter.on_meta(class, raw, { ignore = config.ignored(o.ignore) })
   return init.fill(model, { dtype = dtype, device = o.device, deviation = raw.initializer_range or 0.02 })
 end
 
 ---@class models.LoadOptions
 ---@field dtype torch.dtype? default: the config's, else the files'
 ---@field device string? default "cpu"
----@field ignore string[]? as for models.build
+---@field ignore string[]|string? as for models.build
 ---@field shard sharding.FullyShardOptions?
 ---@field part "visual"|"language"|nil
 
@@ -120,14 +120,14 @@ end
 ---@param opts models.LoadOptions?
 ---@return models.CausalLM|sharding.FullyShard
 function M.load(dir, opts)
-  local o = options.read("models.load", opts, { dtype = options.optional, device = "cpu", ignore = {},
+  local o = options.read("models.load", opts, { dtype = options.optional, device = "cpu", ignore = options.optional,
     shard = options.optional, part = options.optional })
   if o.dtype ~= nil then config.check_dtype("models.load", o.dtype) end
   local path = folder.find(dir, "models.load")
   local raw, text = config.read(path)
   local class, tensors = find_class("models.load", raw), shards.read(path, "models.load")
   config.check_layers(raw, #plain.keys(tensors), path)
-  local model = parameter.on_meta(class, raw, { ignore = o.ignore })
+  local model = parameter.on_meta(class, raw, { ignore = config.ignored(o.ignore) })
   model.source, model.config_text, model.stop_ids = dir, text, config.stop_ids(path)
   config.check_stop_ids("config.json", raw.eos_token_id, model.settings.vocab_size)
   config.check_stop_ids("generation_config.json", model.stop_ids, model.settings.vocab_size)

@@ -3,7 +3,8 @@
 ---     local raw = config.read("Qwen3-0.6B")
 ---     local c = config.settings("Qwen3ForCausalLM", raw, keys)      -- c.hidden_size, c.rope.rope_theta, ...
 ---
---- A key that the architecture does not know is an error: it may change results. Keys that cannot are listed here.
+--- Folders open as transformers opens them. A key that transformers reads for this architecture, and that changes
+--- results in a way that is not supported, is an error. Any other key that nobody reads is named in a printed line.
 
 local core = require "lockstep.core"
 local core_files = require "lockstep.core.files"
@@ -25,16 +26,17 @@ local HARMLESS = plain.words [[
   is_decoder is_encoder_decoder keys_to_ignore_at_inference label2id length_penalty max_length
   max_position_embeddings min_length model_max_length model_type name_or_path no_repeat_ngram_size num_beam_groups
   num_beams num_return_sequences output_attentions output_hidden_states output_scores pad_token_id prefix
-  problem_type pruned_heads remove_invalid_values repetition_penalty return_dict return_dict_in_generate
+  pretraining_tp problem_type pruned_heads remove_invalid_values repetition_penalty return_dict return_dict_in_generate
   sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class
   top_k top_p torch_dtype torchscript transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16
   use_cache
 ]]
 
---- Keys that would change results, with the values that leave them alone.
+--- Keys that transformers reads and that change results, with the only values that are supported. None: the weights
+--- are stored in another form.
 local ONLY = {
-  attention_dropout = { 0 }, hidden_act = { "silu" }, partial_rotary_factor = { 1 }, pretraining_tp = { 1 },
-  use_mrope = { false },
+  attention_dropout = { 0 }, hidden_act = { "silu" }, partial_rotary_factor = { 1 }, use_mrope = { false },
+  quantization_config = {}, compression_config = {},
 }
 
 local function show(value) return type(value) == "string" and '"' .. value .. '"' or tostring(value) end
@@ -66,15 +68,24 @@ function M.stop_ids(folder)
 end
 
 
---- Throws unless eos_token_id of a file is an id of the vocabulary, an array of such, or missing.
+--- Prints a line on rank 0.
+local function note(message, ...)
+  if tonumber(os.getenv "RANK" or 0) == 0 then io.stderr:write("lockstep: models: ", message:format(...), "\n") end
+end
+
+--- Throws unless eos_token_id of a file is a whole number, an array of such, or missing. A printed line names an id
+--- that the vocabulary does not have: no sequence ends by it, as in transformers.
 ---@param name string of the file
 ---@param ids any
 ---@param vocab_size integer
 function M.check_stop_ids(name, ids, vocab_size)
   if ids == nil or ids == core.null then return end
   for _, id in ipairs(type(ids) == "table" and ids or { ids }) do
-    if type(id) ~= "number" or not (id >= 0 and id < vocab_size and id % 1 == 0) then
+    if not plain.is_whole(id, 0) then
       fail("eos_token_id of %s must be an id from 0 to %d, got %s", name, vocab_size - 1, show(id))
+    elseif id >= vocab_size then
+      note("eos_token_id %d of %s is beyond the vocabulary, which ends with %d: no sequence ends by it", id, name,
+        vocab_size - 1)
     end
   end
 end
@@ -197,30 +208,51 @@ local function check_type(architecture, key, value, default)
   end
 end
 
---- Complains about keys of the config that the architecture does not know.
+--- Returns the option `ignore` as a list of keys: one is given, or a string in which commas split them.
+---@param ignore any
+---@return string[]
+function M.ignored(ignore)
+  if type(ignore) == "string" then
+    local keys = {}
+    for key in ignore:gmatch "[^,%s]+" do keys[#keys + 1] = key end
+    return keys
+  end
+  if ignore ~= nil and type(ignore) ~= "table" then
+    fail("ignore must be an array of the config's keys, got %s", show(ignore))
+  end
+  return ignore or {}
+end
+
+local function check_value(architecture, key, value)
+  if is_one_of(value, ONLY[key]) then return end
+  local way_out = ('ignore = { "%s" } computes as if it were absent'):format(key)
+  if #ONLY[key] == 0 then
+    fail('%s: the config has "%s": quantized weights are not supported; %s', architecture, key, way_out)
+  end
+  fail('%s: "%s" is %s; only %s is supported; %s', architecture, key, tostring(value), tostring(ONLY[key][1]), way_out)
+end
+
+--- Complains about keys that change results, and names those that nobody reads.
 local function check_known(architecture, raw, keys, ignore)
-  local unknown = {}
+  local unread = {}
   for key, value in pairs(raw) do
-    local harmless = value == core.null or keys[key] ~= nil or HARMLESS[key] or ROPE_KEYS[key] or is_one_of(key, ignore)
-    if not harmless and ONLY[key] then
-      if not is_one_of(value, ONLY[key]) then
-        fail('%s: "%s" is %s; only %s is supported', architecture, key, tostring(value), tostring(ONLY[key][1]))
-      end
-    elseif not harmless then
-      unknown[#unknown + 1] = string.format('"%s"', tostring(key))
+    local is_known = value == core.null or keys[key] ~= nil or HARMLESS[key] or ROPE_KEYS[key] or is_one_of(key, ignore)
+    if not is_known and ONLY[key] then
+      check_value(architecture, key, value)
+    elseif not is_known then
+      local meant = core.nearest(tostring(key), plain.keys(keys))
+      unread[#unread + 1] = ('"%s"%s'):format(tostring(key), meant and (' (is "%s" meant?)'):format(meant) or "")
     end
   end
-  if #unknown == 0 then return end
-  table.sort(unknown)
-  fail("%s does not know %s of the config, which may change results (known: %s). If results do not depend on them, "
-    .. "pass ignore = { %s }", architecture, table.concat(unknown, ", "), table.concat(plain.keys(keys), ", "),
-    table.concat(unknown, ", "))
+  if #unread == 0 then return end
+  table.sort(unread)
+  note("%s reads no %s of the config, nor does transformers", architecture, table.concat(unread, ", "))
 end
 
 --- Returns the values of `keys` in the config, and `rope`: the options of nn.rotary but for dim.
 ---
 --- keys: names with defaults; options.required stands for a whole number that must be there, options.optional for a
---- value of any type. ignore: further keys of the config that may be passed over.
+--- value of any type. ignore: keys of the config that are passed over without a word.
 ---@param architecture string for messages
 ---@param raw table<string, any>
 ---@param keys table<string, any>

@@ -45,7 +45,7 @@ local function get(raw, key)
 end
 
 --- Returns the settings of the text model, which old configs mix with the others, and the values of OWN's keys.
-local function split(class, raw)
+local function split(class, raw, ignore)
   local text, own = get(raw, "text_config"), {}
   local rest = plain.copy(raw)
   for key in pairs(OWN) do
@@ -56,7 +56,7 @@ local function split(class, raw)
   end
   if text then
     -- All keys next to text_config must be known, too.
-    config.settings(class.class_name, rest, {})
+    config.settings(class.class_name, rest, {}, ignore)
     text = plain.copy(text)
   else
     text = rest
@@ -96,7 +96,7 @@ local function take_sections(class, c)
 end
 
 function VisionLanguage:init(raw, opts)
-  local text, own = split(self, raw)
+  local text, own = split(self, raw, opts and opts.ignore)
   decoder.CausalLM.init(self, text, opts)
   self.config = raw
   self.model = Body(self.tower(own.vision_config, self.settings.hidden_size), self.model)
