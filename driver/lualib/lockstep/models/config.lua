@@ -252,7 +252,7 @@ end
 --- Returns the values of `keys` in the config, and `rope`: the options of nn.rotary but for dim.
 ---
 --- keys: names with defaults; options.required stands for a whole number that must be there, options.optional for a
---- value of any type. ignore: keys of the config that are passed over without a word.
+--- value of any type. ignore: keys of the config that are passed over, with no printed line.
 ---@param architecture string for messages
 ---@param raw table<string, any>
 ---@param keys table<string, any>
