@@ -30,6 +30,8 @@ int64_t GridSize(const Module& module) {
   return size;
 }
 
+std::string Ranks(int64_t count) { return absl::StrCat(count, count == 1 ? " rank" : " ranks"); }
+
 std::string Shape(const Module& module) {
   return absl::StrCat("tp ", module.tp, " x cp ", module.cp, " x dp ", module.dp, " x pp ",
                       module.pp);
@@ -88,7 +90,7 @@ void PlaceRange(int64_t world_size, Module* module, Problems* problems) {
   const int64_t size = GridSize(*module);
   if (begin > world_size - size) {
     problems->push_back(absl::StrCat(
-        Quoted(module->name), " of ", Shape(*module), " has ", size, " ranks from ", begin,
+        Quoted(module->name), " of ", Shape(*module), " has ", Ranks(size), " from ", begin,
         " on, but world_size is ", world_size,
         begin < kMaxWorldSize ? absl::StrCat("; use ", begin + size, " or more") : ""));
   }
@@ -112,7 +114,7 @@ void PlaceList(int64_t world_size, Module* module, Problems* problems) {
   const int64_t replica = size / module->dp;
   if (listed != size) {
     problems->push_back(absl::StrCat(
-        name, " lists ", listed, " ranks, but ", Shape(*module), " is ", size, "; list ", size,
+        name, " lists ", Ranks(listed), ", but ", Shape(*module), " is ", size, "; list ", size,
         listed % replica == 0 ? absl::StrCat(" or use dp ", listed / replica) : ""));
   }
   std::vector<bool> seen(static_cast<size_t>(world_size), false);
@@ -179,10 +181,11 @@ void CheckOverlaps(const std::vector<Module>& modules, const ModulesOfRank& of_r
     const bool all_shown = shared.size() <= 8;
     if (!all_shown) shared.resize(8);
     problems->push_back(absl::StrCat(
-        Quoted(one.name), " of ", one.ranks.size(), " ranks and ", Quoted(other.name), " of ",
-        other.ranks.size(), " overlap on ", shared.size() == 1 ? "rank " : "ranks ",
-        absl::StrJoin(shared, ", "), all_shown ? "" : ", ...",
-        "; modules share all of their ranks (colocated) or none", HowToPart(one, other)));
+        Quoted(one.name), " of ", Ranks(static_cast<int64_t>(one.ranks.size())), " and ",
+        Quoted(other.name), " of ", other.ranks.size(), " overlap on ",
+        shared.size() == 1 ? "rank " : "ranks ", absl::StrJoin(shared, ", "),
+        all_shown ? "" : ", ...", "; modules share all of their ranks (colocated) or none",
+        HowToPart(one, other)));
   }
 }
 

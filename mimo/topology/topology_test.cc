@@ -297,6 +297,12 @@ TEST(TopologyErrors, EachRuleIsNamedWithItsValues) {
        "\"language\" of tp 2 x cp 1 x dp 3 x pp 1 has 6 ranks from 2 on, but world_size is 4; use "
        "8 or"
        " more"},
+      {"one rank beyond the world",
+       1,
+       {{.name = "language", .first_rank = 1}},
+       {},
+       "\"language\" of tp 1 x cp 1 x dp 1 x pp 1 has 1 rank from 1 on, but world_size is 1; use 2 "
+       "or more"},
       {"a listed rank beyond the world",
        2,
        {{.name = "language", .dp = 2, .ranks = {0, 2}}},

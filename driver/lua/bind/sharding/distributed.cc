@@ -234,8 +234,9 @@ int ReduceScatter(lua_State* state) {
   const Group group = ReadGroup(state, OptionTable(state, 3, "dist.reduce_scatter", {"group"}));
   const size_t size = static_cast<size_t>(group.process_group->getSize());
   if (parts.size() != size) {
-    throw Error(absl::StrCat("dist.reduce_scatter: parts must hold one tensor for each of the ",
-                             size, " ranks of the group, not ", parts.size()));
+    throw Error(
+        absl::StrCat("dist.reduce_scatter: parts must hold one tensor for each rank of the group, ",
+                     size, " in all, not ", parts.size()));
   }
   const at::NoGradGuard no_grad;
   for (at::Tensor& part : parts) {

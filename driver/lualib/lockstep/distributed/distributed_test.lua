@@ -334,7 +334,7 @@ t.test("WrongArgumentsAreRefusedBeforeAnyRankWaits", function()
     { dist.broadcast, { x }, "dist.broadcast: src must be a number, not nothing" },
     { dist.broadcast, { x, 9 }, "dist.broadcast: src " .. far },
     { dist.all_gather, { { x } }, "dist.all_gather: x must be a tensor, not a table" },
-    { dist.reduce_scatter, { { x } }, string.format("one tensor for each of the %d ranks of the group, not 1", world) },
+    { dist.reduce_scatter, { { x } }, string.format("one tensor for each rank of the group, %d in all, not 1", world) },
     { dist.reduce_scatter, { x }, "dist.reduce_scatter: parts must be a table, not a tensor" },
     { dist.send, { x, rank }, string.format("dist.send: dst is rank %d itself", rank) },
     { dist.recv, { x, rank }, string.format("dist.recv: src is rank %d itself", rank) },
