@@ -357,8 +357,8 @@ local function problem_of(topology, own)
     local failure = bridge:failure()
     if failure then return "a bridge has failed on rank %d: " .. failure:gsub("%%", "%%%%") end
   end
-  -- A replay on a GPU, which is on one rank alone, changes gradients and not their versions.
-  local may_replay = dist.world_size() == 1 and dist.device() ~= "cpu"
+  -- A replay, which is on one rank alone, changes gradients and not their versions. On a CPU lockstep.graph makes them.
+  local may_replay = dist.world_size() == 1 and (dist.device() ~= "cpu" or package.loaded["lockstep.graph"] ~= nil)
   if topology.reduced and not may_replay and topology.reduced:are_unchanged(trained_of(own)) then
     return "the gradients of rank %d are those that the last call has reduced, and a second call would scale them "
       .. "twice: call it once a step, after all backward passes"
