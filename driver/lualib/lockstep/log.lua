@@ -249,8 +249,9 @@ end
 local function path_of(caller, file, example)
   plain.check(type(file) == "string" and file ~= "", '%s: the file must be a name, as "%s", not %s', caller, example,
     file == "" and '""' or "a " .. type(file))
-  local is_inside = file:sub(1, 1) ~= "/" and file:sub(-1) ~= "/" and not file:find("%z")
-  for part in file:gmatch "[^/]+" do is_inside = is_inside and part ~= "." and part ~= ".." end
+  local last = file:match "[^/]*$"
+  local is_inside = file:sub(1, 1) ~= "/" and last ~= "" and last ~= "." and not file:find("%z")
+  for part in file:gmatch "[^/]+" do is_inside = is_inside and part ~= ".." end
   plain.check(is_inside, '%s: the file must be a name inside the run\'s folder, as "%s", not %q', caller, example, file)
   return run.dir .. "/" .. file
 end
@@ -300,8 +301,8 @@ end
 ---@param opts {title: string?, log_scale: boolean?}?
 ---@return string?
 function M.curve(file, series, opts)
-  if not is_rank_0() then return nil end
   local path = path_of("log.curve", file, "loss.svg")
+  if not is_rank_0() then return nil end
   plain.check(type(series) == "table", "log.curve: the series must be an array of names, not a %s", type(series))
   local drawn = {}
   for _, name in ipairs(series) do

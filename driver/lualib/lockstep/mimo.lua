@@ -340,11 +340,13 @@ end
 
 -- Gradients -----------------------------------------------------------------------------------------
 
---- Returns the parameters of this rank's modules.
-local function parameters_of(own)
+--- Returns the parameters of this rank's modules that are trained. Frozen ones may keep gradients of an earlier step.
+local function trained_of(own)
   local parameters = {}
   for _, part in ipairs(own) do
-    for _, p in ipairs(part.parameters) do parameters[#parameters + 1] = p end
+    for _, p in ipairs(part.parameters) do
+      if p.requires_grad then parameters[#parameters + 1] = p end
+    end
   end
   return parameters
 end
@@ -355,9 +357,9 @@ local function problem_of(topology, own)
     local failure = bridge:failure()
     if failure then return "a bridge has failed on rank %d: " .. failure:gsub("%%", "%%%%") end
   end
-  -- A replay on a GPU, which is on one rank alone, changes gradients and not their versions.
-  local may_replay = dist.world_size() == 1 and dist.device() ~= "cpu"
-  if topology.reduced and not may_replay and topology.reduced:are_unchanged(parameters_of(own)) then
+  -- A replay, which is on one rank alone, changes gradients and not their versions. On a CPU lockstep.graph makes them.
+  local may_replay = dist.world_size() == 1 and (dist.device() ~= "cpu" or package.loaded["lockstep.graph"] ~= nil)
+  if topology.reduced and not may_replay and topology.reduced:are_unchanged(trained_of(own)) then
     return "the gradients of rank %d are those that the last call has reduced, and a second call would scale them "
       .. "twice: call it once a step, after all backward passes"
   end
@@ -461,7 +463,7 @@ function M.reduce_gradients(opts)
     if stages then core_mimo.reduce_gradients(shared, stages, 1) end
   end
   o.topology.reduced = o.topology.reduced or core_mimo.reduced_gradients()
-  o.topology.reduced:remember(parameters_of(own))
+  o.topology.reduced:remember(trained_of(own))
   return tokens
 end
 
@@ -534,7 +536,7 @@ function M.clip_grad_norm(opts)
     core.raise(("mimo.clip_grad_norm: the norm of all gradients is %g; no rank has clipped, skip this step"):format(
       norm:item()))
   end
-  local parameters = parameters_of(own)
+  local parameters = trained_of(own)
   local is_reduced = o.topology.reduced and o.topology.reduced:are_unchanged(parameters)
   for _, part in ipairs(own) do core_mimo.clip_gradients(part.parameters, norm, o.max_norm) end
   if is_reduced then o.topology.reduced:remember(parameters) end

@@ -75,15 +75,20 @@ function M.read(name, given, defaults)
   return result
 end
 
---- Prints a line on rank 0 for each of `keys` that the script gave: it changes nothing here. A sweep may leave it in.
+local noted = {}
+
+--- Prints a line on rank 0 for each of `keys` that the script gave: it changes nothing here. A sweep may leave it in. A
+--- line is printed once, however often the function is called.
 ---@param name string the function, for the line
 ---@param given table?
 ---@param keys string[]
 ---@param reason string 'without offload = "host"'
 function M.note_unused(name, given, keys, reason)
   for _, key in ipairs(keys) do
-    if rawget(given or {}, key) and tonumber(os.getenv "RANK" or 0) == 0 then
-      io.stderr:write(("lockstep: %s: %s has no effect %s\n"):format(name, key, reason))
+    local line = ("lockstep: %s: %s has no effect %s\n"):format(name, key, reason)
+    if rawget(given or {}, key) and not noted[line] and tonumber(os.getenv "RANK" or 0) == 0 then
+      noted[line] = true
+      io.stderr:write(line)
     end
   end
 end

@@ -240,16 +240,17 @@ end
 --- end. An error names ranks whose loops end at different steps. It is the loop of the training: another loop inside it
 --- is an error, in a coroutine too. So is a later loop that would save earlier steps than are saved.
 ---@param loader function an iterator: called until it returns nil
----@param total integer? steps of the run, at least 1, those before run:resume included; also for the time left
+---@param total integer? steps of the run, those before run:resume included; also for the time left. 0: a line says so
 ---@return fun(): integer?, ...
 function M:steps(loader, total)
   if self ~= M then core.raise("run:steps is called with a colon: run:steps(loader, total)") end
   plain.check(plain.is_callable(loader),
     "run:steps: the loader must be a function that returns the next batch, not a %s", type(loader))
-  if total ~= nil and not plain.is_whole(total, 1) then
-    core.raise("run:steps: total must be a whole number of steps, at least 1, not "
+  if total ~= nil and not plain.is_whole(total, 0) then
+    core.raise("run:steps: total must be a whole number of steps, not "
       .. (type(total) == "number" and total or "a " .. type(total)))
   end
+  if total == 0 and dist.rank() == 0 then io.stderr:write "lockstep: run:steps: total is 0: no step runs\n" end
   check_no_loop()
   local state = require "lockstep.state"
   state.check_loader(loader)

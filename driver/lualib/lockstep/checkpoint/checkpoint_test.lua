@@ -348,6 +348,7 @@ t.test("OptionsOfOffloadNeedIt", function()
     end
     t.equal(heard(nil), "lockstep: checkpoint.new: " .. name .. " has no effect without offload = \"host\"; "
       .. "offload = false turns it off without this line\n")
+    t.equal(heard(nil), "") -- once, and not for each layer
     t.equal(heard(false), "")
     t.equal(heard "host", "")
   end

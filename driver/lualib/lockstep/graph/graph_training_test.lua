@@ -4,6 +4,7 @@
 local lockstep = require "lockstep"
 local checkpoint = require "lockstep.checkpoint"
 local lora = require "lockstep.lora"
+local mimo = require "lockstep.mimo"
 local models = require "lockstep.models"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
@@ -356,4 +357,22 @@ t.test("AGraphInAGraphIsRefused", function()
 
   t.equal(ok, false)
   t.truthy(tostring(err):find("a graph cannot be called while another is recorded", 1, true), tostring(err))
+end)
+
+t.test("GradientsOfARepeatedStepAreReducedAnew", function()
+  local topology = mimo.topology { world_size = 1, modules = { { name = "language" } } }
+  local model = nn.Linear(8, 1)
+  local graph = lockstep.graph(function(x)
+    local loss = model(x):sum()
+    loss:backward()
+    return loss
+  end)
+
+  for i = 1, STEPS do
+    model:zero_grad()
+    graph((feed(i)))
+    mimo.reduce_gradients { topology = topology, modules = { language = model }, loss = "sum", tokens = 8 }
+    t.near(model.weight.grad, feed(i):mean(0, true), 1e-6)
+  end
+  t.truthy(graph.hits > 0)
 end)

@@ -132,8 +132,10 @@ local function is_librarys(info) return info.source:find("^@lockstep[/.]") ~= ni
 --- Returns whether `value` is what a method takes for self where it was called with a dot.
 local function is_no_self(info, name, value)
   if info.what == "C" or name ~= "self" or info.namewhat == "method" then return false end
-  -- A function of the library may take a table of options, and is then called with a dot.
-  if type(value) == "table" then return getmetatable(value) == nil and info.namewhat == "field" end
+  -- Objects of scripts may be plain tables; those of the library have a metatable.
+  if type(value) == "table" then
+    return is_librarys(info) and getmetatable(value) == nil and info.namewhat == "field"
+  end
   return true
 end
 

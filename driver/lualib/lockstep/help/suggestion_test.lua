@@ -134,6 +134,8 @@ t.test("AMethodThatIsCalledWithADotSaysToUseAColon", function()
     t.truthy(message:find("^chunk:3: "), message) -- the script's line
     t.truthy(message:find(("use a colon, as in object:%s(...)"):format(call:match "m%.([%w_]+)"), 1, true), message)
   end
+  does_not_say("colon", "local o = {}\nfunction o.go(self, x)\n  local y = x.weights\n  return y, self\nend\n"
+    .. "local y = o.go(o, torch.ones({ 1 }))\nreturn y")
   does_not_say("colon", 'return require("lockstep.optim").SGD({}, { lr = "much" })')
   says("a method was called with a dot", "local m = nn.Linear(2, 3)\nreturn m.forward(torch.ones({ 1, 2 }))")
   does_not_say("colon", "local x = torch.ones({ 1 })\nreturn x.weights")

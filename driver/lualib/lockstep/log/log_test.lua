@@ -162,6 +162,7 @@ t.test("AFileOutsideTheRunsFolderIsRefused", function()
     end
   end
   t.truthy(not io.open(run.dir .. "/../outside.svg"))
+  t.truthy(io.open(log.curve("./inside..svg", { "loss" })))
   t.raises('log.listing: the file must be a name, as "skipped.txt", not a nil', log.list, "title", { "one" })
 end)
 

@@ -113,6 +113,21 @@ t.test("ASecondReductionOfTheSameGradientsIsAnErrorOnEveryRank", function()
   expect((3 + 4) / 4)
 end)
 
+t.test("AModuleThatIsFrozenMayKeepItsGradients", function()
+  local topology = with_language { pp = 3 }
+  local modules, weight = weight_of(topology, 12)
+  local opts = { topology = topology, modules = modules, loss = "sum", tokens = 4 }
+  mimo.reduce_gradients(opts)
+
+  if RANK == 0 then
+    modules.vision:requires_grad_(false)
+  else
+    weight.grad = torch.full({ 1, 2 }, 8)
+  end
+  mimo.reduce_gradients(opts)
+  if RANK > 0 then t.near(weight.grad, torch.full({ 1, 2 }, 2), 1e-6) end
+end)
+
 t.test("RanksClipToOneMaxNorm", function()
   local topology = with_language { pp = 3 }
   local modules, weight = weight_of(topology, 12)

@@ -289,6 +289,8 @@ t.test("StepsEndsAtItsTotalWithoutAskingForMore", function()
   t.equal(steps_of(loader, 3), { { 0, 1 }, { 1, 2 }, { 2, 3 } })
 
   t.equal(asked, 3)
+  local steps, heard = t.listening(steps_of, loader, 0)
+  t.equal({ steps, heard }, { {}, "lockstep: run:steps: total is 0: no step runs\n" })
 end)
 
 t.test("AFalseBatchIsABatch", function()
@@ -305,9 +307,9 @@ t.test("AnythingButALoaderIsRefused", function()
   t.raises("run:steps is called with a colon", run.steps, count_to(1))
   t.raises("the loader must be a function that returns the next batch, not a table", run.steps, run, { 1, 2 })
   t.raises("the loader must be a function that returns the next batch, not a nil", run.steps, run)
-  t.raises("total must be a whole number of steps, at least 1, not a table", function() run:steps(ipairs { 1 }) end)
-  for _, total in ipairs { 0, -1, 0.5, 1 / 0, 0 / 0 } do
-    t.raises("total must be a whole number of steps, at least 1, not " .. total, run.steps, run, print, total)
+  t.raises("total must be a whole number of steps, not a table", function() run:steps(ipairs { 1 }) end)
+  for _, total in ipairs { -1, 0.5, 1 / 0, 0 / 0 } do
+    t.raises("total must be a whole number of steps, not " .. total, run.steps, run, print, total)
   end
 end)
 

@@ -309,6 +309,18 @@ t.test("MistakesAreNamed", function()
     end, function() return 1 end)
   end)
   for _, one in ipairs {
+    { torch.ones { 2, 3 }, torch.tensor { 1, 2, 4 }, { { 1, 0.5, 0.25 }, { 1, 0.5, 0.25 } } },
+    { torch.ones { 2, 2 }, torch.tensor { { 1 }, { 2 } }, { { 1, 1 }, { 0.5, 0.5 } } },
+    { torch.ones { 2 }, torch.full({ 1, 1 }, 4), { 0.25, 0.25 } },
+  } do
+    local left = 2
+    local mean = sharding.evaluate(model, function()
+      left = left - 1
+      return left >= 0 and one or nil
+    end, unpack)
+    t.equal(mean:totable(), one[3])
+  end
+  for _, one in ipairs {
     { { torch.ones { 2, 1 }, 1 }, { torch.ones { 1, 2 }, 1 }, "has shape {1, 2}, and that of the batches before" },
     { { torch.ones { 3 }, torch.ones { 2 } }, { 1, 1 }, "the count of this batch has shape {2}, and its sum {3}" },
     { { 12, -3 }, { 1, 1 }, "the count of a batch must be at least 0, not -3" },

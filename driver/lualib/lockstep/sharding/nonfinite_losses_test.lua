@@ -266,6 +266,22 @@ for _, name in ipairs(WRAPPERS) do
   end)
 end
 
+t.test("ALossThatIsLeftOutNeedsNoGraph", function()
+  local model = sharding.data_parallel(fixture.net())
+  local function learn(skipped)
+    local i = 0
+    return sharding.accumulate(model, { 1, 2 }, 6 * WORLD, function()
+      i = i + 1
+      if i == 1 and skipped then return torch.tensor(0 / 0), 3 end
+      return loss_of(model, batches_of(RANK, 1, none)[1]), 3
+    end, { on_nan = "skip" })
+  end
+  local expected = learn(false):item()
+  local loss, left_out = learn(true)
+  t.near(loss:item(), expected, 1e-9)
+  t.equal(left_out, 1)
+end)
+
 t.test("RanksThatGiveDifferentOptionsAreTold", function()
   local model = sharding.data_parallel(fixture.net())
   if WORLD == 1 then return end

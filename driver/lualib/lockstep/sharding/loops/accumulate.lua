@@ -247,13 +247,13 @@ local function accumulate(model, micro_batches, count, fn, opts)
       fail("the function must return the sum of a micro-batch's losses, a tensor of one element, not %s",
         describe(loss))
     end
-    check(loss.requires_grad, "the loss of micro-batch %d does not require a gradient: it is detached, the function "
-      .. "ran without gradients (torch.no_grad), or no parameter that it depends on is trained", i)
     counts:add(own_count)
     if skipped then
       check(own_count ~= nil, 'on_nan = "skip" needs the count of each micro-batch, the second result of the function')
       if not skipped:check(i, loss:detach(), counts.last, group) then return end
     end
+    check(loss.requires_grad, "the loss of micro-batch %d does not require a gradient: it is detached, the function "
+      .. "ran without gradients (torch.no_grad), or no parameter that it depends on is trained", i)
     local sums = { loss, ... }
     check(#totals == 0 or #sums == #totals,
       "the function returned %d sums for this micro-batch, and %d for the one before", #sums, #totals)

@@ -143,6 +143,7 @@ local function agree(finite, sum, count, group)
         { dtype = torch.float64, device = theirs.is_on_cpu and "cpu" or dist.device() })
     end
   end
+  if count.value:numel() == 1 then count.value = count.value:reshape {} end
   count.value = count.value:to(sum.value.device):expand_as(sum.value)
   return excluded, total, table.concat(first, "; ")
 end
@@ -187,7 +188,7 @@ local function evaluate(model, batches, fn, opts)
     if batch == NONE then return end
     local batch_sum, batch_count = fn(batch)
     batch_sum, batch_count = sum:read(batch_sum), count:read(batch_count)
-    if batch_count:numel() ~= 1 and tostring(batch_count.shape) ~= tostring(batch_sum.shape) then
+    if batch_count:numel() ~= 1 and not pcall(batch_count.expand_as, batch_count, batch_sum) then
       core.raise(("%s: the count of this batch has shape %s, and its sum %s; give one count, or one for each element "
         .. "of the sum"):format(NAME, tostring(batch_count.shape), tostring(batch_sum.shape)))
     end
