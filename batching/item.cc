@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/nearest.h"
 #include "batching/modality.h"
 #include "batching/truncate.h"
 #include "c10/util/Exception.h"
@@ -124,6 +127,13 @@ class Cutter {
     return "";
   }
 
+  // Returns the name of own_rows that is probably a misspelling of a tensor's name.
+  std::string MeantInOwnRows(const std::string& name) const {
+    const std::vector<std::string> given(options_.own_rows.begin(), options_.own_rows.end());
+    const std::string meant = base::Nearest(name, given);
+    return meant.empty() ? "" : absl::StrCat("; own_rows has \"", meant, "\"");
+  }
+
   void CheckRows() const {
     for (const auto& [name, rows] : whole_.rows) {
       TORCH_CHECK_VALUE(
@@ -131,7 +141,7 @@ class Cutter {
           " rows, which follow no declared count: a tensor has 1 row for the whole sample, and a ",
           "stream a row for each of its ", whole_.tokens,
           " tokens; declare values per token in streams, or name the tensor in own_rows",
-          InPlaceOf(name));
+          InPlaceOf(name), MeantInOwnRows(name));
     }
   }
 

@@ -71,8 +71,10 @@ void PackTensors(const std::vector<const TensorSample*>& samples,
 
 // --- Fills ---------------------------------------------------------------------------------------
 
-// Whole numbers beyond it have neighbours that a double cannot hold: they are no counts or ids.
-constexpr double kLargestExact = 9007199254740992;  // 2^53
+// Whole numbers up to these must be exact: they may be counts or ids. Beyond 2^53 a double lacks
+// some. Nobody counts further than 2^11 in 16 bits, where -10,000 means that a score is masked.
+constexpr double kLargestExact = 9007199254740992;
+constexpr double kLargestExactOf16Bits = 2048;
 
 // Returns the shortest decimal that is this number.
 std::string InWords(double value) {
@@ -109,7 +111,8 @@ std::string WhyNot(at::ScalarType dtype, double value) {
   }
   if (!std::isfinite(value)) return "";
   const double rounded = RoundedTo(c10::toRealValueType(dtype), value);
-  const bool must_be_exact = value == std::floor(value) && std::abs(value) <= kLargestExact;
+  const double largest = c10::elementSize(dtype) == 2 ? kLargestExactOf16Bits : kLargestExact;
+  const bool must_be_exact = value == std::floor(value) && std::abs(value) <= largest;
   if (std::isfinite(rounded) && (!must_be_exact || rounded == value)) return "";
   return absl::StrCat("would become ", InWords(rounded));
 }

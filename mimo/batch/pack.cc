@@ -74,8 +74,11 @@ bool HasMediaRows(const Dict& batch, const std::string& key) {
 // Returns whether the name tells a tensor whose rows may be as many as the samples by chance, such
 // as image_sizes [images, 2].
 bool HasMediaName(const std::string& key) {
-  return absl::StartsWith(key, "image") || absl::StartsWith(key, "video") ||
-         absl::StartsWith(key, "audio") || absl::StartsWith(key, "vision");
+  for (const char* part : {"image", "video", "audio", "vision", "visual", "spatial_shapes",
+                           "tgt_sizes", "grid_hw", "aspect_ratio"}) {
+    if (absl::StrContains(key, part)) return true;
+  }
+  return false;
 }
 
 // Throws if a tensor [samples, n] has another width than the tokens, and more than one column: one
@@ -212,7 +215,8 @@ Value Pack(const Value& batch, const PackOptions& options) {
   Dict packed;
   for (const Field& field : *dict) {
     if (field.key == options.mask) continue;
-    if (absl::StartsWith(field.key, "cu_seqlens") && options.whole.count(field.key) == 0)
+    if (absl::StartsWith(field.key, "cu_seqlens") && !HasMediaName(field.key) &&
+        options.whole.count(field.key) == 0)
       CheckOffsets(tokens, field);
     const bool is_whole = options.whole.count(field.key) != 0 || HasMediaRows(*dict, field.key);
     packed.push_back({field.key, is_whole ? field.value : PackValue(tokens, field)});

@@ -250,6 +250,9 @@ TEST(Pack, ValuesOfTokensOfAnotherWidthAreAnError) {
     EXPECT_TRUE(TensorOf(packed(key, wide, {.whole = {key}}), key).is_same(wide));
   }
   EXPECT_TRUE(TensorOf(packed("image_sizes", wide), "image_sizes").is_same(wide));
+  for (const char* media : {"tgt_sizes", "spatial_shapes", "image_grid_hws"})
+    EXPECT_EQ(MessageOf([&] { packed(media, at::ones({4, 2})); }), "no error") << media;
+  EXPECT_EQ(MessageOf([&] { packed("cu_seqlens_vision", at::arange(3)); }), "no error");
   EXPECT_EQ(MessageOf([&] { packed("rewards", at::ones({4, 1})); }), "no error");
   EXPECT_EQ(MessageOf([&] { packed("frames", at::ones({4, 3, 2, 2})); }), "no error");
   EXPECT_EQ(MessageOf([&] { packed("clips", at::ones({3, 6})); }), "no error");

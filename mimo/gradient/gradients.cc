@@ -174,11 +174,20 @@ NormAndLimits GradientNormAndLimits(const std::vector<NormPart>& parts, c10d::Pr
   return {sums[0][0].sqrt(), sums[0].narrow(0, 1, size)};
 }
 
+namespace {
+
+// A tensor that was made in inference mode has no version: nobody knows when it changes.
+int64_t VersionOf(const at::Tensor& tensor) {
+  return tensor.is_inference() ? -1 : static_cast<int64_t>(tensor._version());
+}
+
+}  // namespace
+
 void ReducedGradients::Remember(const std::vector<at::Tensor>& parameters) {
   gradients_.clear();
   for (const at::Tensor& gradient : GradientsOf(Distinct(parameters)))
     gradients_.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(gradient.getIntrusivePtr()),
-                          gradient._version()});
+                          VersionOf(gradient)});
 }
 
 bool ReducedGradients::AreUnchanged(const std::vector<at::Tensor>& parameters) const {
@@ -186,7 +195,8 @@ bool ReducedGradients::AreUnchanged(const std::vector<at::Tensor>& parameters) c
   if (now.empty() || now.size() != gradients_.size()) return false;
   for (size_t i = 0; i < now.size(); ++i) {
     const auto then = gradients_[i].tensor.lock();
-    if (then.get() != now[i].unsafeGetTensorImpl() || gradients_[i].version != now[i]._version())
+    if (then.get() != now[i].unsafeGetTensorImpl() || now[i].is_inference() ||
+        gradients_[i].version != VersionOf(now[i]))
       return false;
   }
   return true;

@@ -172,6 +172,8 @@ void FlatUnit::AddToShards(Segment& segment) {
     at::Tensor& gradient = parameter.shard.mutable_grad();
     if (gradient.defined()) {
       gradient.add_(piece);
+      // Autograd does not see this addition; who keeps a version does.
+      gradient.unsafeGetTensorImpl()->bump_version();
     } else {
       gradient = piece;
     }

@@ -223,7 +223,7 @@ end
 --- [T], and seq_lens has the tokens of each sample. `mask` [B, S] is 0 for padding, and is left out. Tensors
 --- [B, S, ...], position_ids [..., B, S] and B lists of S values are packed; all else, and `whole`, is passed on.
 --- Raises an error if there is no mask, if a tensor does not fit it, if the batch has samples but no token, or if it is
---- packed already. A tensor [B, n] of another width n > 1 must be in `whole`, unless its name begins with image, video,
+--- packed already. A tensor [B, n] of another width n > 1 must be in `whole`, unless its name has image, video,
 --- audio or vision. cu_seqlens must hold the running sums of seq_lens.
 ---@param batch table
 ---@param opts {mask: string?, whole: string[]?}? mask: default "attention_mask"

@@ -1,14 +1,12 @@
 #include <cmath>
 #include <future>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "batching/cost.h"
 #include "batching/outline.h"
 #include "batching/prepare.h"
@@ -226,10 +224,8 @@ void ReadStreams(lua_State* state, const OptionTable& table, batching::PrepareOp
 }
 
 // Raises an error for a name whose rows are known without own_rows.
-void CheckOwnRows(const std::string& name, const batching::PrepareOptions& options) {
+void CheckOwnRows(const std::string& name) {
   const std::string where = absl::StrCat("batching.prepare: own_rows names \"", name, "\"");
-  if (options.streams.count(name) > 0 || name == options.token_types)
-    throw Error(absl::StrCat(where, ", which is a stream: it has a value for each token"));
   for (const char* own : {"input_ids", "loss_mask", "position_ids", "kind"}) {
     if (name == own)
       throw Error(absl::StrCat(where, ", which every sample may have; name only further tensors"));
@@ -250,32 +246,10 @@ void ReadOwnRows(lua_State* state, const OptionTable& table, batching::PrepareOp
   }
   ForEachElement(state, index, [&](int) {
     const std::string name = ReadString(state, -1, absl::StrCat(option, "'s names").c_str());
-    CheckOwnRows(name, options);
+    CheckOwnRows(name);
     options.own_rows.insert(name);
   });
   lua_pop(state, 1);
-}
-
-// Raises an error for a name of own_rows that no sample has, if it resembles the name of a tensor.
-// A name without such a tensor is fine: another call's samples have it.
-template <typename Samples>
-void CheckOwnRowsAreThere(const Samples& samples, const batching::PrepareOptions& options) {
-  if (options.own_rows.empty()) return;
-  std::set<std::string> names;
-  for (const auto& sample : samples) {
-    for (const auto& [name, tensor] : sample.tensors) names.insert(name);
-  }
-  std::vector<std::string> others;
-  for (const std::string& name : names) {
-    if (options.own_rows.count(name) == 0) others.push_back(name);
-  }
-  for (const std::string& name : options.own_rows) {
-    const std::string nearest = names.count(name) > 0 ? "" : Nearest(name, others);
-    if (nearest.empty()) continue;
-    throw Error(absl::StrCat("batching.prepare: own_rows names \"", name,
-                             "\", which no sample has; did you mean \"", nearest,
-                             "\"? The samples have ", absl::StrJoin(names, ", ")));
-  }
 }
 
 batching::Balance ReadBalance(const OptionTable& table) {
@@ -427,7 +401,6 @@ int PrepareFromIndex(lua_State* state, const OptionTable& table,
         return ReadOutline(state, index,
                            absl::StrCat("batching: sample ", number, " of the index"));
       });
-  CheckOwnRowsAreThere(outlines, options);
   table.Push("index");
   const LuaReference entries(state, -1);
   if (!table.Push("load")) throw Error("batching.prepare: load is missing");
@@ -457,9 +430,7 @@ int Prepare(lua_State* state) {
     lua_pop(state, 1);
     return PrepareFromIndex(state, table, options);
   }
-  const std::vector<batching::TensorSample> samples = ReadSamples(state, table, options);
-  CheckOwnRowsAreThere(samples, options);
-  return PushPrepared(state, batching::Prepare(samples, options));
+  return PushPrepared(state, batching::Prepare(ReadSamples(state, table, options), options));
 }
 
 // describe(sample, options) -> entry of an index
@@ -496,7 +467,6 @@ int Start(lua_State* state) {
         "batching.cost.tokens or batching.cost.transformer");
   }
   std::vector<batching::TensorSample> samples = ReadSamples(state, table, options);
-  CheckOwnRowsAreThere(samples, options);
   PushObject<Preparation>(state, std::make_unique<std::future<batching::Prepared>>(
                                      batching::PrepareInBackground(std::move(samples), options)));
   return 1;

@@ -112,7 +112,6 @@ t.test("TheOptionIsNamed", function()
     { own_rows = { clips = true } })
   raises('own_rows names "input_ids", which every sample may have', { own_rows = { "input_ids" } })
   raises('own_rows names "seq_lens" is a field of every micro-batch', { own_rows = { "seq_lens" } })
-  raises('own_rows names "turns", which is a stream', { own_rows = { "turns" }, streams = { turns = 0 } })
   for _, key in ipairs { "mix_kinds", "worth_a_step" } do
     local _, heard = t.listening(prepare, { text(2) },
       { balance = "round_robin", [key] = key == "mix_kinds" or 0.1 })
@@ -128,17 +127,18 @@ t.test("TheOptionIsNamed", function()
     { text(2, { turns = torch.arange(2) }) }, { streams = { turns = 0.5 } })
 end)
 
-t.test("OwnRowsNameTensorsThatAreThere", function()
+t.test("AMisspelledNameOfOwnRowsIsNamed", function()
   local function samples() return { text(2, { clips = torch.ones { 3 } }), text(1) } end
-  local message = 'own_rows names "clps", which no sample has; did you mean "clips"? The samples have clips'
+  local message = 'declare values per token in streams, or name the tensor in own_rows; own_rows has "clps"'
   t.raises(message, prepare, samples(), { own_rows = { "clps" } })
   local index = {}
   for i, sample in ipairs(samples()) do index[i] = batching.describe(sample) end
   t.raises(message, batching.prepare, { index = index, load = function(_, i) return samples()[i] end, seq_len = 8,
     ranks = 2, own_rows = { "clps" } })
 
-  -- Another call's samples may have it.
-  prepare(samples(), { own_rows = { "clips", "waveforms" } })
+  -- Another call's samples may have it, or something like it.
+  prepare(samples(), { own_rows = { "clips", "waveforms", "clips_b" } })
+  prepare({ text(2) }, { own_rows = { "turns" }, streams = { turns = 0 } })
   prepare({ text(2) }, { own_rows = { "clips" } })
   prepare({ text(2) }, { balance = "round_robin", mix_kinds = false })
 end)
