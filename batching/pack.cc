@@ -72,9 +72,9 @@ void PackTensors(const std::vector<const TensorSample*>& samples,
 // --- Fills ---------------------------------------------------------------------------------------
 
 // Whole numbers up to these must be exact: they may be counts or ids. Beyond 2^53 a double lacks
-// some. Nobody counts further than 2^11 in 16 bits, where -10,000 means that a score is masked.
+// some. Nobody counts further than 2^12 in 16 bits, where -10,000 means that a score is masked.
 constexpr double kLargestExact = 9007199254740992;
-constexpr double kLargestExactOf16Bits = 2048;
+constexpr double kLargestExactOf16Bits = 4096;
 
 // Returns the shortest decimal that is this number.
 std::string InWords(double value) {

@@ -25,13 +25,13 @@
 //    list      B lists of S values become one of T.
 //    mask      is left out; "seq_lens" is added, a list of B numbers.
 //    media     pixel_values..., input_features..., feature_attention_mask and grids are passed on.
-//    offsets   keys that begin with "cu_seqlens", but for media, must hold the running sums of the packed samples.
+//    offsets   keys that begin with "cu_seqlens" must hold the running sums of the packed samples.
 //    other     is passed on, and so is what `whole` names. "input_ids", "labels", "loss_mask" and
 //              "position_ids" must have the mask's shape.
 //
 // A tensor of another name that has the mask's first two sizes by chance needs `whole`. So does a
 // tensor [B, n] with n other than S and 1: it may hold values of tokens that were padded to another
-// width. Names of media may have any n: those with "image", "video", "audio",
+// width. Tensors and offsets of media have any size: names with "image", "video", "audio",
 // "vision", "visual", "spatial_shapes", "tgt_sizes", "grid_hw" or "aspect_ratio" in them.
 //
 // Source: Megatron-Bridge's pull request 5131. Thread-safe.

@@ -250,7 +250,9 @@ function M:steps(loader, total)
     core.raise("run:steps: total must be a whole number of steps, not "
       .. (type(total) == "number" and total or "a " .. type(total)))
   end
-  if total == 0 and dist.rank() == 0 then io.stderr:write "lockstep: run:steps: total is 0: no step runs\n" end
+  if total == 0 and dist.rank() == 0 and not package.loaded["lockstep.dry_run"] then
+    io.stderr:write "lockstep: run:steps: total is 0: no step runs\n"
+  end
   check_no_loop()
   local state = require "lockstep.state"
   state.check_loader(loader)

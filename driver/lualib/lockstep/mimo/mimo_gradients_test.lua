@@ -409,9 +409,11 @@ t.test("GradientsOfShardsMayBeKeptOverSteps", function()
   local name = topology:module()
   local first = module:parameters()[1].grad:clone()
   module(torch.ones { 1, 3 }):sum():backward()
-  mimo.reduce_gradients { topology = topology, modules = modules, loss = "sum", tokens = name == "language" and 1 or nil }
+  mimo.reduce_gradients { topology = topology, modules = modules, loss = "sum",
+    tokens = name == "language" and 1 or nil }
 
-  if name == "language" then t.near(module:parameters()[1].grad, first * 2, 1e-6) end
+  local gradient = module:parameters()[1].grad
+  if name == "language" and gradient:numel() > 0 then t.near(gradient, first * 2, 1e-6) end
 end)
 
 t.test("GradientsMadeInInferenceModeAreReduced", function()
