@@ -4,7 +4,8 @@
 --     ./run scripts/dpo.lua --set model=qwen --set data=pairs.jsonl  # LoRA: writes an adapter
 --
 -- Each line of the file is {"prompt": [{"role": "user", "content": "..."}], "chosen": [{"role": "assistant",
--- "content": "..."}], "rejected": [...]}, and may have "tools". Every message of the assistant behind the prompt is
+-- "content": "..."}], "rejected": [...]}, and may have "tools"; strings, pairs without a prompt and ShareGPT's
+-- are read, too: see docs/chat.md. Every message of the assistant behind the prompt is
 -- scored. Pairs longer than seq_len, or without a difference, are skipped and listed. Log-probabilities under the model
 -- as it began are computed once, and kept in the run's folder.
 
@@ -48,7 +49,7 @@ local chat, source, samples, skipped = text.chat(dir), data.source(path), {}, {}
 local function encode(line)
   local pair, ids, masks = text.preference(line, { roles = config.roles }), {}, {}
   for half, messages in ipairs { pair.chosen, pair.rejected } do
-    local sample = chat:encode(messages, { loss_from = pair.first, tools = pair.tools, renderer = config.renderer })
+    local sample = chat:encode(messages, text.options(pair, { loss_from = pair.first, renderer = config.renderer }))
     sample.loss_mask[1] = 0 -- no token before it predicts it
     ids[half], masks[half] = torch.tensor(sample.input_ids, { dtype = torch.int64 }), torch.tensor(sample.loss_mask)
   end
@@ -58,6 +59,7 @@ local function encode(line)
   return { kind = "pair", input_ids = torch.cat(ids), loss_mask = torch.cat(masks):bool(),
     lengths = torch.tensor({ lengths }, { dtype = torch.int64 }) }, reason
 end
+text.recognise(source, { kind = "preference", roles = config.roles, encode = encode, tokenizer = text.tokenizer(dir) })
 for i = 1, #source do
   local ok, sample, reason = pcall(encode, source[i])
   if not ok then error(source:place(i) .. ": " .. sample, 0) end

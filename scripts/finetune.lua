@@ -5,10 +5,11 @@
 --     ./run scripts/finetune.lua --set lora.r=0 --set lr=1e-3   # teaches the newest model of pretrain.lua instructions
 --     ./run scripts/finetune.lua --set model=qwen --set checkpoint.offload=host --set tiles=4     # in less memory
 --
--- A line of the file is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}], "tools": [...]},
--- where tools may be left out. The model learns what the assistant says. A content with a picture is [{"type": "image",
--- "path": "cat.png"}, {"type": "text", "text": "..."}]. Before step 0 the run lists samples that seq_len cuts or that
--- teach nothing. Held-out conversations show whether it learns: by their loss, and by the share of exact answers.
+-- A line of the file is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}], "tools": [...]};
+-- or ShareGPT's, Alpaca's, {"prompt": ..., "completion": ...} or {"text": ...}: see docs/chat.md. The model learns what
+-- the assistant says. A picture in a content is {"type": "image", "path": "cat.png"}. Before step 0 the run lists
+-- samples that seq_len cuts or that teach nothing. Held-out conversations show their loss, and the share of answers
+-- that are exact.
 
 local batching = require "lockstep.batching"
 local data = require "lockstep.data"
@@ -74,10 +75,10 @@ local source = config.data == "" and instructions.conversations() or data.source
 local train, held_out = data.split(source, { held_out = config.held_out, seed = config.seed })
 local folder = config.data:match("^(.*)/") or "." -- of relative paths of pictures
 local function encode_sample(sample, is_prompt)
-  local messages, tools = text.conversation(sample, { roles = config.roles })
-  return chat:encode(messages, { tools = tools, generation_prompt = is_prompt, processor = process, folder = folder,
-    renderer = config.renderer })
+  return chat:encode_sample(sample, { generation_prompt = is_prompt, processor = process, folder = folder,
+    renderer = config.renderer, roles = config.roles })
 end
+local reads = text.recognise(source, { encode = encode_sample, tokenizer = tokenizer, roles = config.roles })
 local loader = data.loader { source = train, seed = config.seed, rank = 0, world = 1, map = encode_sample }
 local stream = batching.stream { source = loader, buffer = config.samples_per_step, seq_len = config.seq_len }
 
@@ -88,10 +89,9 @@ local function evaluate(title)
   for i = 1, math.min(config.eval_samples, #held_out) do
     local ok, sample = pcall(encode_sample, held_out[i])
     samples[i] = ok and sample or error(held_out:place(i) .. ": " .. sample, 0)
-    local question, answer = text.last_answer(held_out[i].messages)
-    if question and #questions < config.answers then
-      questions[#questions + 1] = { messages = question, tools = held_out[i].tools, answer = answer }
-    end
+    local row = text.row(held_out[i], { roles = config.roles })
+    row.messages, row.answer = text.last_answer(row.messages or {})
+    if row.messages and #questions < config.answers then questions[#questions + 1] = row end
   end
   local batches, report = batching.prepare { samples = samples, seq_len = config.seq_len, rank = dist.rank() }
   local loss = sharding.evaluate(model, function() return table.remove(batches[dist.rank() + 1]) end,
@@ -117,7 +117,7 @@ end
 
 run:state({ model = model, optimizer = optimizer, stream = stream }, { every = config.save_every, keep = 2 })
 if not run:resume() then
-  batching.survey { source = train, map = encode_sample, reads = { "messages", "tools" }, seed = config.seed,
+  batching.survey { source = train, map = encode_sample, reads = reads, seed = config.seed,
     seq_len = config.seq_len, samples = (config.steps + 1) * config.samples_per_step } -- one window is read ahead
   evaluate "before"
 end

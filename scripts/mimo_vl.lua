@@ -72,7 +72,7 @@ local merge = list[1].visual_layout.merge -- patches of a token's side
 local folder = config.data:match("^(.*)/") or "." -- of relative paths of pictures
 local samples = data.loader { source = data.source(config.data), seed = config.seed, rank = 0, world = 1,
   map = function(sample)
-    return chat:encode(text.conversation(sample), { processor = process, folder = folder })
+    return chat:encode_sample(sample, { processor = process, folder = folder })
   end }
 local read_so_far = { samples = 0 }
 local function read()

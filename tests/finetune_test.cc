@@ -187,7 +187,7 @@ TEST(FineTune, WhatIsCutAndWhatTeachesNothingIsListedAndCounted) {
                                     "[0-9]+ of them with a loss\n"));
   EXPECT_THAT(survey, HasSubstr("chats.jsonl, line 17: no token has a loss\n"));
   EXPECT_EQ(Count(survey, "\n"), 3);
-  EXPECT_THAT(ended.out, HasSubstr("fields of samples that are not read: id\n"));
+  EXPECT_THAT(ended.out, HasSubstr("data: messages, 17 samples; not read: id\n"));
   const size_t listed = ended.out.find("chats.jsonl, line 3: ");
   ASSERT_NE(listed, std::string::npos);
   EXPECT_LT(listed, ended.out.find("step 0/3"));

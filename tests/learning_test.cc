@@ -268,7 +268,7 @@ TEST(Dpo, PairsThatTeachNothingOrAreTooLongAreSkippedAndListed) {
 TEST(Dpo, APairThatIsNoneIsNamedWithFileAndLine) {
   const std::string user = Message("user", "u"), good = Message("assistant", "a");
   for (const auto& [line, message] :
-       {std::pair{std::string(R"({"prompt": "u", "chosen": "a", "rejected": "b"})"),
+       {std::pair{std::string(R"({"prompt": 5, "chosen": "a", "rejected": "b"})"),
                   R"("prompt" must be a list of messages)"},
         std::pair{Pair(user, Message("gpt", "a"), good),
                   R"(message 1 of "chosen" has the unknown role "gpt")"},

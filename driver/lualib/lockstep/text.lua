@@ -17,6 +17,9 @@ local M = {
   conversation = samples.conversation,
   last_answer = samples.last_answer,
   preference = samples.preference,
+  prompt = samples.prompt,
+  recognise = samples.recognise,
+  row = samples.row,
   train_tokenizer = require "lockstep.text.train_tokenizer",
 }
 
@@ -49,6 +52,14 @@ end
 ---@param dir string a folder, or OWNER/MODEL in Hugging Face's local cache
 ---@return table
 function M.chat(dir) return require("lockstep.text.chat").open(dir) end
+
+--- Returns options of chat:encode with the tools, the documents and the template's variables of a sample.
+---
+---     local sample = chat:encode(pair.chosen, text.options(pair, { loss_from = pair.first }))
+---@param row text.Row|text.Preference
+---@param opts table
+---@return table
+function M.options(row, opts) return require("lockstep.text.chat").options(row, opts) end
 
 --- Returns the ids of a text in an array. `special = false` leaves out what the tokenizer adds by itself, a beginning
 --- of text for instance; special tokens that the text spells out are tokens either way. The text must be UTF-8.

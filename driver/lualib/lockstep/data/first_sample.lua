@@ -203,6 +203,16 @@ local function art(grey)
   return table.concat(text, "\n")
 end
 
+--- Returns a sample's text, with the part that is trained on in [[ ]].
+---@param sample table with input_ids, and loss_mask
+---@param tokenizer text.Tokenizer
+---@return string
+function M.text(sample, tokenizer)
+  local ids = row(sample.input_ids)
+  local mask = rawget(sample, "loss_mask") and row(sample.loss_mask, #ids)
+  return printable(join(spans_of(ids, mask, tokenizer:stream()), "", show_text))
+end
+
 -- All -----------------------------------------------------------------------------------------------
 
 --- Returns the first sample of a batch as text. Without a tokenizer there are only ids.

@@ -154,13 +154,35 @@ function Chat:tokenizer()
   return self.tokenizer_
 end
 
---- Returns where the assistant speaks, from message number `first` on.
+--- Returns where the assistant speaks, from message number `first` on, without messages that are not to be learnt.
+---@private
+---@param template any
+---@param variables table
+---@param first integer
+---@return string text
+---@return integer[][] spans
+function Chat:spans(template, variables, first)
+  local messages = variables.messages
+  local learnt = spans_of.learnt(messages)
+  if not learnt then return self:all_spans(template, variables, first) end
+  local text, spans = self:all_spans(template, variables, first)
+  local before, kept = spans_of.count_assistants(messages, first - 1), {}
+  if #spans ~= #learnt - before then
+    core.raise(("chat:encode: %s marks %d parts of %d messages of the assistant, so it is not known which part is that "
+      .. "of a message with weight or train; mark each message once"):format(template.name, #spans, #learnt - before))
+  end
+  for i, span in ipairs(spans) do
+    if learnt[before + i] then kept[#kept + 1] = span end
+  end
+  return text, kept
+end
+
 ---@private
 ---@param template any
 ---@param variables table
 ---@param first integer
 ---@return any
-function Chat:spans(template, variables, first)
+function Chat:all_spans(template, variables, first)
   local messages = variables.messages
   local function render(count, generation_prompt)
     local changed = plain.copy(variables)
@@ -240,6 +262,57 @@ function Chat:encode(messages, opts)
   local sample = { input_ids = ids, loss_mask = spans_of.mask(tokenizer, ids, text, spans) }
   if not (opts and opts.processor) then return sample end
   return pictures.add(sample, pictures.find(messages, opts.folder or ENCODE.folder), tokenizer, opts.processor)
+end
+
+--- Returns the id that ends a text.
+---@private
+---@return integer
+function Chat:end_id()
+  local id = self.tokens.eos_token and self:tokenizer():id(self.tokens.eos_token)
+  if id then return id end
+  local path = self.dir .. "/config.json"
+  local config = plain.read_file(path)
+  id = config and core.json_decode(config, path).eos_token_id
+  if type(id) == "table" then id = id[1] end
+  if type(id) == "number" then return id end
+  core.raise(("chat:encode_sample: %s names no token that ends a text: no eos_token in tokenizer_config.json, and no "
+    .. "eos_token_id in config.json"):format(self.dir))
+end
+
+--- Returns a sample of a file as ids, with a loss mask: a conversation in any form that docs/chat.md lists, with its
+--- tools, documents and chat_template_kwargs; or plain `text`, which is learnt as a whole, without the template and
+--- with the token that ends a text.
+---
+---     local sample = chat:encode_sample({ instruction = "2 + 2?", output = "4" }, { roles = "critic" })
+---@param sample table as data.source reads it
+---@param opts table? as chat:encode, and roles: string, further roles that the template knows, split by commas
+---@return {input_ids: integer[], loss_mask: integer[]} sample
+function Chat:encode_sample(sample, opts)
+  local more = plain.copy(opts or {})
+  local row = require("lockstep.text.chat.samples").row(sample, { roles = more.roles }, "text.conversation")
+  more.roles = nil
+  if row.text then
+    local ids, mask = self:tokenizer():encode(row.text), {}
+    local last = self:end_id()
+    if ids[#ids] ~= last then ids[#ids + 1] = last end
+    for i = 1, #ids do mask[i] = 1 end
+    return { input_ids = ids, loss_mask = mask }
+  end
+  return self:encode(row.messages, M.options(row, more))
+end
+
+--- Returns options of chat:encode with the tools, the documents and the template's variables of a sample.
+---@param row text.Row|text.Preference
+---@param opts table
+---@return table
+function M.options(row, opts)
+  local all = plain.copy(opts, { tools = row.tools, documents = row.documents })
+  for name, value in pairs(row.chat_template_kwargs or {}) do
+    plain.check(RENDER[name] == nil and ENCODE[name] == nil,
+      '"%s" of chat_template_kwargs is no variable of a template', name)
+    if value ~= core.null then all[name] = value end
+  end
+  return all
 end
 
 --- Opens the chat template of a Hugging Face folder. See text.chat.

@@ -1,6 +1,10 @@
 --- Samples of files as chats: text.conversation, text.preference and text.last_answer.
 
 local core = require "lockstep.core"
+local dist = require "lockstep.distributed"
+local first_sample = require "lockstep.data.first_sample"
+local forms = require "lockstep.text.chat.forms"
+local log = require "lockstep.log"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 
@@ -12,10 +16,6 @@ local ROLES = plain.words "assistant developer environment function ipython obse
 -- What other formats call the roles.
 local ALIASES = { ai = "assistant", bot = "assistant", chatbot = "assistant", gpt = "assistant", model = "assistant",
   human = "user" }
-
-local function given(value)
-  if value ~= core.null then return value end
-end
 
 --- Returns the known roles, with those of the option `roles`, split at commas.
 local function roles_of(more)
@@ -53,35 +53,77 @@ local function check_messages(caller, name, messages, roles)
   end
 end
 
---- Returns the tools of a sample, a list or nil. Files whose columns have one type hold them as text.
-local function tools_of(caller, value)
-  value = given(value)
-  if type(value) == "string" then value = given(core.json_decode(value, caller .. ': "tools"')) end
-  if value == nil then return nil end
-  plain.check(type(value) == "table" and (value[1] ~= nil or next(value) == nil),
-    '%s: "tools" must be a list, or JSON of a list, not %s', caller,
-    type(value) == "table" and "a table with keys" or "a " .. type(value))
-  return value
+--- Returns a sample as messages, whatever form it has, and checks its roles: a row of the form "messages", which the
+--- same function reads again. Messages that are not to be learnt have weight = 0. A sample of plain text has `text`.
+---
+---     local row = text.row { instruction = "2 + 2?", output = "4" }
+---     print(row.messages[1].role)
+---@param sample table
+---@param opts {roles: string?}?
+---@return text.Row
+---@param caller string? for messages
+function M.row(sample, opts, caller)
+  caller = caller or "text.row"
+  local roles = roles_of(options.read(caller, opts, { roles = "" }).roles)
+  local row = forms.read(caller, "conversation", sample, roles)
+  if not row.text then check_messages(caller, row.column or "messages", row.messages, roles) end
+  row.column = nil
+  return row
 end
 
---- Returns the messages and the tools of a sample that data.source read: {messages = [...], tools = [...]}. Raises
---- where chat:encode would learn less than the sample means: a role that is misspelt, or another format's name of one
---- ("gpt"), is an error, because only messages of the assistant are learnt. Tools may be JSON in a string.
+--- Returns the messages and the tools of a sample that data.source read, in any form that docs/chat.md lists: messages,
+--- ShareGPT, Alpaca, prompt and completion. Raises where chat:encode would learn less than the sample means: a role
+--- that is misspelt is an error, because only messages of the assistant are learnt. Tools may be JSON in a string.
 ---
----     local messages, tools = text.conversation(source[i])
+---     local messages, tools, more = text.conversation(source[i])
 ---     local sample = chat:encode(messages, { tools = tools })
 ---
---- `roles` are further roles that the template knows, split by commas.
+--- `roles` are further roles that the template knows, split by commas. chat:encode_sample does all of it, and also
+--- takes plain text.
 ---@param sample table
 ---@param opts {roles: string?}?
 ---@return table[] messages
 ---@return table[]? tools
+---@return {documents: table[]?, chat_template_kwargs: table?}? more
 function M.conversation(sample, opts)
-  local caller = "text.conversation"
-  local o = options.read(caller, opts, { roles = "" })
-  plain.check(type(sample) == "table", "%s: a sample must be a table, not a %s", caller, type(sample))
-  check_messages(caller, "messages", given(sample.messages), roles_of(o.roles))
-  return sample.messages, tools_of(caller, sample.tools)
+  local row = M.row(sample, opts, "text.conversation")
+  plain.check(row.messages, 'text.conversation: "text" is no conversation; chat:encode_sample learns it as a whole')
+  local has_more = row.documents or row.chat_template_kwargs
+  return row.messages, row.tools, has_more and { documents = row.documents,
+    chat_template_kwargs = row.chat_template_kwargs } or nil
+end
+
+--- Returns the messages that ask: those of a prompt, which may be a string, of messages or of a question.
+---
+---     local messages = text.prompt { question = "2 + 2?", answer = "4" }
+---@param sample table
+---@param opts {roles: string?}?
+---@return table[] messages
+---@return table[]? tools
+function M.prompt(sample, opts)
+  local roles = roles_of(options.read("text.prompt", opts, { roles = "" }).roles)
+  local row = forms.read("text.prompt", "prompt", sample, roles)
+  check_messages("text.prompt", row.column or "question", row.messages, roles)
+  return row.messages, row.tools
+end
+
+--- Prints on rank 0 which form the samples of a source have, and the columns that are not read. With `encode`, a
+--- function of a sample, and `tokenizer`, it also prints the first sample as the model gets it. Returns the names of
+--- the columns, for batching.survey.
+---
+---     text.recognise(source, { encode = encode_sample, tokenizer = tokenizer })
+---@param source data.Source|table[]
+---@param opts {kind: string?, roles: string?, encode: (fun(sample: table): table)?, tokenizer: text.Tokenizer?}? kind:
+---"conversation" (default), "preference" or "prompt"
+---@return string[] reads
+function M.recognise(source, opts)
+  local o = options.read("text.recognise", opts, { kind = "conversation", roles = "", encode = options.optional,
+    tokenizer = options.optional })
+  local line, form, reads = forms.describe(o.kind, source, roles_of(o.roles))
+  log.print("data: " .. line)
+  local ok, sample = pcall(o.encode or error, source[1])
+  if form and ok and dist.rank() == 0 then log.print("  first: " .. first_sample.text(sample, o.tokenizer)) end
+  return reads
 end
 
 -- Preferences -------------------------------------------------------------------------------------------
@@ -115,10 +157,13 @@ end
 ---@field rejected table[] likewise
 ---@field first integer the number of the first message of the completions
 ---@field tools table[]?
+---@field documents table[]?
+---@field chat_template_kwargs table<string, any>?
 
 --- Returns the two conversations of a sample {prompt = [...], chosen = [...], rejected = [...], tools = [...]}, and
 --- the number of the first message that answers the prompt. Without a prompt, what the two begin with in common is the
---- prompt, as in TRL. Checks roles as text.conversation does.
+--- prompt, as in TRL. Prompt and answers may be strings. The prompt may also be ShareGPT's `conversations`, or Alpaca's
+--- `instruction` and `input`. Checks roles as text.conversation does.
 ---
 ---     local pair = text.preference(source[i])
 ---     local chosen = chat:encode(pair.chosen, { loss_from = pair.first, tools = pair.tools })
@@ -128,17 +173,18 @@ end
 function M.preference(sample, opts)
   local caller = "text.preference"
   local o = options.read(caller, opts, { roles = "" })
-  plain.check(type(sample) == "table", "%s: a sample must be a table, not a %s", caller, type(sample))
-  local roles, prompt = roles_of(o.roles), given(sample.prompt)
+  local roles = roles_of(o.roles)
+  local row = forms.read(caller, "preference", sample, roles)
+  local prompt = row.prompt
   for _, name in ipairs { "prompt", "chosen", "rejected" } do
-    if name ~= "prompt" or prompt ~= nil then check_messages(caller, name, given(sample[name]), roles) end
-    local last = name ~= "prompt" and sample[name][#sample[name]].role or "assistant"
+    if row[name] ~= nil then check_messages(caller, name, row[name], roles) end
+    local last = name ~= "prompt" and row[name][#row[name]].role or "assistant"
     plain.check(last == "assistant", '%s: "%s" must end with a message of the assistant, not of "%s"', caller, name,
       last)
   end
-  local first = prompt and #prompt or shared(sample.chosen, sample.rejected)
-  return { chosen = join(prompt or {}, sample.chosen), rejected = join(prompt or {}, sample.rejected),
-    first = first + 1, tools = tools_of(caller, sample.tools) }
+  local first = prompt and #prompt or shared(row.chosen, row.rejected)
+  return { chosen = join(prompt or {}, row.chosen), rejected = join(prompt or {}, row.rejected),
+    first = first + 1, tools = row.tools, documents = row.documents, chat_template_kwargs = row.chat_template_kwargs }
 end
 
 -- Answers -----------------------------------------------------------------------------------------------

@@ -44,8 +44,9 @@ t.test("WhatIsNotAConversationIsNamed", function()
   local function complains(message, sample) t.raises("text.conversation: " .. message, text.conversation, sample) end
   local example = ' must be a list of messages, as in [{"role": "user", "content": "Hello"}], not '
   complains("a sample must be a table, not a string", "a line")
-  complains('"messages"' .. example .. "absent", { conversations = {} })
-  complains('"messages"' .. example .. "absent", { messages = data.null })
+  complains('"conversations"' .. example .. "a table without a message", { conversations = {} })
+  complains("this is no known form of a conversation: its keys are id. Known are messages; ShareGPT",
+    { messages = data.null, id = 1 })
   complains('"messages"' .. example .. "a string", { messages = "2 + 2?" })
   complains('"messages"' .. example .. "a table without a message", { messages = { role = "user", content = "a" } })
   complains('message 2 of "messages" has no role; expected a string like "user"',
@@ -82,11 +83,11 @@ t.test("WhatIsNotAPreferenceIsNamed", function()
     for name, value in pairs(fields) do sample[name] = value end
     t.raises("text.preference: " .. message, text.preference, sample)
   end
-  complains('"prompt" must be a list of messages, as in [{"role": "user", "content": "Hello"}], not a string',
-    { prompt = "What is 2 + 2?" })
-  complains('"chosen" must be a list of messages, as in [{"role": "user", "content": "Hello"}], not a string',
-    { chosen = "4" })
-  complains('"rejected" must be a list of messages, as in [{"role": "user", "content": "Hello"}], not absent',
+  complains('"prompt" must be a list of messages, as in [{"role": "user", "content": "Hello"}], not a number',
+    { prompt = 5 })
+  complains('"chosen" must be a list of messages, as in [{"role": "user", "content": "Hello"}], not a number',
+    { chosen = 4 })
+  complains("this is no known form of a preference: its keys are chosen, prompt. Known are chosen and rejected",
     { rejected = data.null })
   complains('"chosen" must end with a message of the assistant, not of "user"',
     { chosen = { assistant "b", user "c" } })

@@ -45,6 +45,48 @@ function M.last_assistant(messages)
   end
 end
 
+-- What says of a message whether it is learnt: OpenAI's weight, axolotl's train and training.
+local SWITCHES = { "weight", "train", "training" }
+local ON = { [0] = false, [1] = true, [true] = true, [false] = false }
+
+--- Returns for each message of the assistant, in order, whether it is learnt; nil where all are. Raises where a message
+--- says what no mask of zeros and ones can do.
+---@param messages table[]
+---@return boolean[]?
+function M.learnt(messages)
+  local learnt, all = {}, true
+  for i, message in ipairs(messages) do
+    local is_on
+    for _, name in ipairs(SWITCHES) do
+      local value = message[name]
+      if value ~= nil then
+        local on = ON[value]
+        if on == nil then
+          core.raise(('chat:encode: "%s" of message %d must be 0, 1, false or true, not %s: a token is learnt or not')
+            :format(name, i, tostring(value)))
+        end
+        if is_on ~= nil and is_on ~= on then
+          core.raise(('chat:encode: "%s" of message %d contradicts another of weight, train, training'):format(name, i))
+        end
+        is_on = on
+      end
+    end
+    for _, name in ipairs { "train_detail", "training_detail" } do
+      if message[name] ~= nil then
+        core.raise(('chat:encode: "%s" of message %d (parts of a message) is not supported; use train'):format(name, i))
+      end
+    end
+    if message.role == "assistant" then
+      learnt[#learnt + 1] = is_on ~= false
+      all = all and is_on ~= false
+    elseif is_on then
+      core.raise(('chat:encode: message %d is to be learnt, but its role is "%s"; only messages of the assistant are')
+        :format(i, message.role))
+    end
+  end
+  return not all and learnt or nil
+end
+
 --- Returns the turns between a family's markers; nil where they are not exactly the assistant's messages.
 local function between_markers(family, text, messages)
   if has_marker(messages, { family.open, unpack(family.closes) }) then return nil end
