@@ -21,6 +21,7 @@
 #include "ATen/ops/zeros_like.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "c10/core/InferenceMode.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "mimo/gradient/gradients.h"
@@ -339,6 +340,12 @@ TEST(Gradients, AreUnchangedUntilTheyAreModifiedOrMadeAgain) {
   reduced.Remember({weight, other});
   weight.grad().add_(0);
   EXPECT_FALSE(reduced.AreUnchanged({weight, other}));
+  {
+    const c10::InferenceMode without_versions;
+    weight.mutable_grad() = at::full({1}, 3.0);
+  }
+  reduced.Remember({weight});
+  EXPECT_FALSE(reduced.AreUnchanged({weight}));
   // The next gradient may lie where a freed one was.
   for (int i = 0; i < 100; ++i) {
     reduced.Remember({weight});

@@ -142,7 +142,9 @@ local function survey(opts)
   end
   if failed > 0 then
     local title = ("%s: %d of %d samples cannot be trained on"):format(NAME, failed, found.samples)
-    core.raise(log.listing(title, join(parts, "failures"), "survey.txt"))
+    local listing = log.listing(title, join(parts, "failures"), "survey.txt")
+    dist.barrier() -- rank 0 has written the file: the first rank that raises ends the others
+    core.raise(listing)
   end
   log.record("survey", { samples = found.samples, tokens = found.tokens, loss_tokens = found.loss_tokens,
     counts = { truncated_samples = found.truncated_samples, truncated_loss_tokens = found.truncated_loss_tokens,

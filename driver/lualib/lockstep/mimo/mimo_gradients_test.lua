@@ -416,16 +416,6 @@ t.test("GradientsOfShardsMayBeKeptOverSteps", function()
   if name == "language" and gradient:numel() > 0 then t.near(gradient, first * 2, 1e-6) end
 end)
 
-t.test("GradientsMadeInInferenceModeAreReduced", function()
-  local topology = with_language { pp = 3 }
-  local modules, weight = weight_of(topology, 12)
-  local opts = { topology = topology, modules = modules, loss = "sum", tokens = 4 }
-  torch.inference_mode(function() weight.grad = weight.grad * 0.5 end)
-  for _ = 1, 2 do mimo.reduce_gradients(opts) end -- nobody knows whether they have changed
-
-  t.near(weight.grad, torch.full({ 1, 2 }, 6 / 4 / 4), 1e-6)
-end)
-
 t.test("OneNormCountsEachShardOnce", function()
   local topology, modules = sharded_language(true)
 
