@@ -24,7 +24,8 @@ using ::testing::HasSubstr;
 // A session that runs until its end of input.
 class Session {
  public:
-  explicit Session(const Folder& folder) : terminal_(posix_openpt(O_RDWR | O_NOCTTY)) {
+  explicit Session(const Folder& folder, const std::string& preload = "")
+      : terminal_(posix_openpt(O_RDWR | O_NOCTTY)) {
     if (terminal_ < 0 || grantpt(terminal_) != 0 || unlockpt(terminal_) != 0) {
       ADD_FAILURE() << "no pseudo-terminal";
       return;
@@ -40,6 +41,7 @@ class Session {
     for (int fd : {0, 1, 2}) dup2(side, fd);
     setenv("XDG_STATE_HOME", home.c_str(), 1);
     setenv("TERM", "xterm", 1);
+    if (!preload.empty()) setenv("LD_PRELOAD", preload.c_str(), 1);
     execl(program.c_str(), program.c_str(), static_cast<char*>(nullptr));
     _exit(127);
   }
@@ -193,6 +195,22 @@ TEST(Session, CtrlCAtThePromptClearsTheLineAndWhatIsUnfinished) {
 
   session.Type("type(x) .. 40 + 2\n");
   session.ReadUntil("nil42\r\n");
+}
+
+// Ctrl-C takes keys that wait away. A session that was about to read one of them must not wait for
+// the next.
+TEST(Session, CtrlCThatTakesAKeyAwayClearsTheLine) {
+  const Folder folder;
+  Session session(folder, DataFile("tests/support/late_read.so"));
+  session.ReadUntil("> ");
+  session.Type("x");
+  session.ReadUntil("late");
+
+  session.Type(kCtrlC);
+  session.ReadUntil("> ");
+
+  session.Type("40 + 2\n");
+  session.ReadUntil("42\r\n");
 }
 
 TEST(Session, ASecondCtrlCInterruptsWhatCaughtTheFirst) {

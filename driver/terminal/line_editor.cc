@@ -1,5 +1,6 @@
 #include "driver/terminal/line_editor.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -74,6 +75,18 @@ void NoteSignal(int signal) {
   if (pthread_equal(pthread_self(), reader) == 0) pthread_kill(reader, signal);
 }
 
+// Returns the terminal, opened anew so that a read never waits; stdin if it cannot be opened.
+// Ctrl-C takes away what was typed, also after poll has seen it. A read that waits then sees the
+// signal with the next key. Others share stdin's own flags.
+int Terminal() {
+  static const int terminal = [] {
+    const char* const name = ttyname(STDIN_FILENO);
+    const int own = name == nullptr ? -1 : open(name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    return own < 0 ? STDIN_FILENO : own;
+  }();
+  return terminal;
+}
+
 // The next byte that is typed; -1 at the end of input. Nothing where a signal came.
 std::optional<int> ReadByte() {
   pollfd ready{STDIN_FILENO, POLLIN, 0};
@@ -82,8 +95,8 @@ std::optional<int> ReadByte() {
   // Signals come here alone: one that came before the wait would be seen after the next key.
   if (ppoll(&ready, 1, nullptr, &none) < 0) return std::nullopt;
   unsigned char byte = 0;
-  const ssize_t size = read(STDIN_FILENO, &byte, 1);
-  if (size < 0 && errno == EINTR) return std::nullopt;
+  const ssize_t size = read(Terminal(), &byte, 1);
+  if (size < 0 && (errno == EINTR || errno == EAGAIN)) return std::nullopt;
   return size == 1 ? byte : -1;
 }
 
