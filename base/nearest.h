@@ -14,8 +14,8 @@
 namespace lockstep::base {
 
 // Returns the word of `known` with the fewest edits (insertions, deletions, substitutions, swaps of
-// neighbours) to `word`, or "" where each needs more than a third of its letters. Of words that are
-// equally near, returns the one that begins like `word` for longer.
+// neighbours) to `word`, or "" where each needs more than a third of its letters. If several are
+// equally near, the one with the longest common beginning wins.
 std::string Nearest(const std::string& word, const std::vector<std::string>& known);
 
 }  // namespace lockstep::base

@@ -72,7 +72,7 @@ void PackTensors(const std::vector<const TensorSample*>& samples,
 // --- Fills ---------------------------------------------------------------------------------------
 
 // Whole numbers up to these must be exact: they may be counts or ids. Beyond 2^53 a double lacks
-// some. Nobody counts further than 2^12 in 16 bits, where -10,000 means that a score is masked.
+// some. In 16 bits the limit is 2^12: a fill such as -10,000 is a mask there, not a count.
 constexpr double kLargestExact = 9007199254740992;
 constexpr double kLargestExactOf16Bits = 4096;
 

@@ -199,7 +199,7 @@ end
 --- "round_robin" this option and worth_a_step have no effect, and a line says so.
 ---
 --- `own_rows` = {"name", ...} are tensors with any number of rows. Other tensors have one row for each sample, or the
---- rows of its images, videos or audio clips. A name that no sample has is an error if it resembles a tensor's.
+--- rows of its images, videos or audio clips. Another call's samples may have a name that these lack.
 ---
 --- `token_types` = "mm_token_type_ids" is the stream that marks the placeholders of images (1), videos (2) and audio
 --- clips (3). Without it give image_token_id, video_token_id and audio_token_id, the placeholders' ids in input_ids.

@@ -1,5 +1,5 @@
---- The forms that files of conversations have, each as messages: text.conversation, text.preference, text.prompt and
---- data.conversations read them by this module.
+--- The forms that files of conversations have, each as messages: text.conversation, text.preference and text.prompt
+--- read them by this module.
 
 local core = require "lockstep.core"
 local plain = require "lockstep.plain"
