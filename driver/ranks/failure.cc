@@ -26,7 +26,7 @@ constexpr char kTimeAloneKey[] = "lockstep/time_alone_ms";
 
 // For the host of the store to wait until the others have read there why they end.
 constexpr std::chrono::milliseconds kTimeToHear(1000);
-// For all ranks to say what they were doing: on a busy machine a script's line takes 1.5 s.
+// For all ranks to say what they were doing. A script's line may take a second.
 constexpr std::chrono::milliseconds kTimeToSay(2000);
 
 constexpr std::chrono::milliseconds kBetweenLooks(20);

@@ -4,52 +4,31 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <fstream>
 #include <mutex>
 #include <string>
-
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 
 namespace lockstep::lua {
 namespace {
 
-constexpr std::chrono::milliseconds kBetweenLooks(20), kPatience(300), kMostPatience(1500);
+// On a busy machine the script's thread may wait for a core.
+constexpr std::chrono::seconds kPatience(1);
 
 // State of the script's thread. The handler runs on that thread, so plain variables are enough;
 // other threads read main_state and asked.
 thread_local lua_State* inside = nullptr;
 std::atomic<lua_State*> main_state{nullptr};
 pthread_t script_thread;
-clockid_t script_clock;  // its CPU time
-pid_t script_thread_id = 0;
 
 // One question at a time. The handler allocates nothing and takes no lock.
 std::mutex one_question;
 std::atomic<bool> asked{false};
 sem_t answered;
 char answer[LUA_IDSIZE + 16];
-
-std::chrono::nanoseconds Now(clockid_t clock) {
-  timespec now{};
-  clock_gettime(clock, &now);
-  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
-}
-
-// Whether the script's thread runs or waits for a core: it waits for nothing else.
-bool WantsToRun() {
-  std::ifstream file(absl::StrCat("/proc/self/task/", script_thread_id, "/stat"));
-  std::string stat;
-  std::getline(file, stat);
-  const size_t name_end = stat.rfind(')');  // the name may have spaces
-  return name_end != std::string::npos && absl::StartsWith(stat.substr(name_end), ") R");
-}
 
 // Answers the question, if it is still open, with "train.lua:11". No frame may have a line: a
 // finalizer that runs in code that LuaJIT has compiled hides it. The question then stays open.
@@ -102,8 +81,6 @@ void AnswerForThisThread(lua_State* state) {
   }();
   static_cast<void>(once);
   script_thread = pthread_self();
-  script_thread_id = gettid();
-  pthread_getcpuclockid(script_thread, &script_clock);
   main_state = state;
 }
 
@@ -112,24 +89,18 @@ void StopAnswering(lua_State* state) { main_state.compare_exchange_strong(state,
 std::string FindScriptLine() {
   const std::lock_guard<std::mutex> lock(one_question);
   if (main_state == nullptr) return "";
-  const std::chrono::nanoseconds start = Now(CLOCK_MONOTONIC);
-  const std::chrono::nanoseconds cpu_start = Now(script_clock);
+  timespec until;
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  until.tv_sec += kPatience.count();
   asked = true;
   if (pthread_kill(script_thread, SIGURG) != 0) return "";
-  for (std::chrono::nanoseconds look = start;;) {
-    look += kBetweenLooks;
-    const timespec until{look / std::chrono::seconds(1), (look % std::chrono::seconds(1)).count()};
-    if (sem_clockwait(&answered, CLOCK_MONOTONIC, &until) == 0) return answer;
-    const std::chrono::nanoseconds waited = Now(CLOCK_MONOTONIC) - start;
-    // A thread that has not had its share of a busy machine may still answer.
-    const bool may_answer =
-        waited < kPatience ||
-        (waited < kMostPatience && Now(script_clock) - cpu_start < kPatience && WantsToRun());
-    if (may_answer) continue;
+  while (sem_clockwait(&answered, CLOCK_MONOTONIC, &until) != 0) {
+    if (errno == EINTR) continue;
     if (asked.exchange(false)) return "";
     while (sem_wait(&answered) != 0) continue;  // the answer is being written
-    return answer;
+    break;
   }
+  return answer;
 }
 
 InsideC::InsideC(lua_State* state) : before_(inside) {

@@ -31,8 +31,7 @@ void AnswerForThisThread(lua_State* state);
 void StopAnswering(lua_State* state);
 
 // Returns the innermost line of the script, not of the library, or "" if the script's thread gives
-// no answer: in 0.3 s of its own CPU time, or of waiting for anything but a core; in 1.5 s on a
-// machine so busy that it has had less. Thread-safe; not for the script's own thread.
+// no answer within a second. Thread-safe; not for the script's own thread.
 std::string FindScriptLine();
 
 // While it lives, this thread is inside a function of C++ that `state` has called; for null, it has
