@@ -223,8 +223,8 @@ end
 --- [T], and seq_lens has the tokens of each sample. `mask` [B, S] is 0 for padding, and is left out. Tensors
 --- [B, S, ...], position_ids [..., B, S] and B lists of S values are packed; all else, and `whole`, is passed on.
 --- Raises an error if there is no mask, if a tensor does not fit it, if the batch has samples but no token, or if it is
---- packed already. A tensor [B, n] of another width n > 1 must be in `whole`, unless its name has image, video,
---- audio or vision. cu_seqlens must hold the running sums of seq_lens.
+--- packed already. A tensor [B, n] of another width n > 1 must be in `whole`, unless its name is of media
+--- (docs/mimo.md). cu_seqlens must hold the running sums of seq_lens.
 ---@param batch table
 ---@param opts {mask: string?, whole: string[]?}? mask: default "attention_mask"
 ---@return table
@@ -477,8 +477,8 @@ local function check_max_norms(topology, max_norm, limits)
     texts[i] = ("rank %d has %.17g"):format(i - 1, limit)
     differ = differ or limit ~= max_norm
   end
-  plain.check(not differ, "mimo.clip_grad_norm: max_norm must be the same on every rank, but %s; no rank has clipped",
-    table.concat(texts, ", "))
+  plain.check(not differ, "mimo.clip_grad_norm: max_norm must be the same on every rank, but %s%s",
+    table.concat(texts, ", "), limits.device == "cpu" and "; no rank has clipped" or "")
 end
 
 ---@class mimo.ClipOptions
