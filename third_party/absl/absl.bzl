@@ -3,6 +3,9 @@
 Every target carries its headers through the system's include path and the same group of static
 archives; the linker takes from the group what is used, so binaries carry their Abseil along.
 A workspace that declares its own `@com_google_absl` first gets that one in place of this.
+
+The archives are no position-independent code, so no shared library can hold them. One takes Debian's shared libraries:
+`linkopts = SHARED_ABSL` of @com_google_absl//:shared.bzl, which come before the archives.
 """
 
 load("//third_party:system.bzl", "require_path")
@@ -35,6 +38,9 @@ cc_library(
     linkopts = ["-Wl,--start-group"] + %r + ["-Wl,--end-group", "-lpthread"],
 )
 """ % archives)
+    ctx.file("shared.bzl", "SHARED_ABSL = %r\n" % (
+        ["-Wl,--push-state,--as-needed"] + [archive[:-2] + ".so" for archive in archives] + ["-Wl,--pop-state"]
+    ))
     for package, targets in _TARGETS.items():
         ctx.file("absl/%s/BUILD" % package, """
 package(default_visibility = ["//visibility:public"])

@@ -1,0 +1,155 @@
+// The planner of batching/ for Python: python/lockstep/batching.py says what the functions do.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "batching/cost.h"
+#include "batching/plan.h"
+#include "nlohmann/json.hpp"
+#include "python/core/boundary.h"
+
+namespace lockstep::python {
+namespace {
+
+using nlohmann::json;
+
+absl::StatusOr<batching::Balance> ReadBalance(const std::string& name) {
+  if (name == "makespan" || name == "lockstep") return batching::Balance::kMakespan;
+  if (name == "round_robin") return batching::Balance::kRoundRobin;
+  return absl::InvalidArgumentError(
+      absl::StrCat("plan: balance must be \"makespan\" or \"round_robin\", not \"", name, "\""));
+}
+
+// A plan counts ranks in an int.
+absl::StatusOr<int> ReadRanks(int64_t ranks) {
+  if (ranks >= 1 && ranks <= batching::kMaxRanks) return static_cast<int>(ranks);
+  return absl::InvalidArgumentError(
+      absl::StrCat("plan: ranks must be from 1 to ", batching::kMaxRanks, ", not ", ranks));
+}
+
+absl::StatusOr<batching::PlanOptions> ReadOptions(const json& given) {
+  batching::PlanOptions options;
+  options.seq_len = given.at("seq_len");
+  absl::StatusOr<int> ranks = ReadRanks(given.at("ranks"));
+  if (!ranks.ok()) return ranks.status();
+  options.ranks = *ranks;
+  absl::StatusOr<batching::Balance> balance = ReadBalance(given.at("balance"));
+  if (!balance.ok()) return balance.status();
+  options.balance = *balance;
+  if (given.contains("worth_a_step")) options.worth_a_step = given["worth_a_step"];
+  for (const auto& [rider, hosts] : given.at("hosts").get<std::map<std::string, std::set<int>>>())
+    options.hosts[std::stoi(rider)] = hosts;
+  return options;
+}
+
+batching::TransformerShape ReadShape(const json& config) {
+  batching::TransformerShape shape;
+  const std::map<std::string, int64_t*> fields = {
+      {"hidden_size", &shape.hidden_size},
+      {"num_hidden_layers", &shape.num_hidden_layers},
+      {"vocab_size", &shape.vocab_size},
+      {"num_attention_heads", &shape.num_attention_heads},
+      {"num_key_value_heads", &shape.num_key_value_heads},
+      {"head_dim", &shape.head_dim},
+      {"q_lora_rank", &shape.q_lora_rank},
+      {"kv_lora_rank", &shape.kv_lora_rank},
+      {"qk_nope_head_dim", &shape.qk_nope_head_dim},
+      {"qk_rope_head_dim", &shape.qk_rope_head_dim},
+      {"v_head_dim", &shape.v_head_dim},
+      {"intermediate_size", &shape.intermediate_size},
+      {"num_experts", &shape.num_experts},
+      {"num_experts_per_tok", &shape.num_experts_per_tok},
+      {"moe_intermediate_size", &shape.moe_intermediate_size},
+      {"shared_expert_intermediate_size", &shape.shared_expert_intermediate_size},
+      {"first_k_dense_replace", &shape.first_k_dense_replace},
+      {"vision_hidden_size", &shape.vision_hidden_size},
+      {"vision_depth", &shape.vision_depth},
+      {"vision_intermediate_size", &shape.vision_intermediate_size},
+  };
+  for (const auto& [name, field] : fields) {
+    if (config.contains(name)) *field = config[name];
+  }
+  return shape;
+}
+
+}  // namespace
+}  // namespace lockstep::python
+
+extern "C" {
+
+// Makes a plan of `size` samples. `options` is a JSON object: seq_len, ranks, balance, hosts (the
+// numbers of kinds, by the rider's number as text) and, if it is not the default, worth_a_step. The
+// caller gives *plan to lockstep_plan_delete.
+char* lockstep_plan_make(const char* options, int64_t size, const int64_t* tokens,
+                         const int32_t* kinds, const double* costs, const int64_t* least_tokens,
+                         const double* least_costs, lockstep::batching::Plan** plan) {
+  using lockstep::batching::Plan;
+  return lockstep::python::Guarded([&]() -> absl::Status {
+    const auto read = lockstep::python::ReadOptions(nlohmann::json::parse(options));
+    if (!read.ok()) return read.status();
+    std::vector<lockstep::batching::Sample> samples(static_cast<size_t>(size));
+    for (size_t i = 0; i < samples.size(); ++i)
+      samples[i] = {tokens[i], costs[i], kinds[i], least_tokens[i], least_costs[i]};
+    absl::StatusOr<Plan> made = lockstep::batching::MakePlan(samples, *read);
+    if (!made.ok()) return made.status();
+    *plan = std::make_unique<Plan>(*std::move(made)).release();
+    return absl::OkStatus();
+  });
+}
+
+// Writes micro_steps, tokens, padding_micro_batches, and the lengths of lockstep_plan_read's
+// arrays: the number of micro-batches and that of samples in them.
+void lockstep_plan_count(const lockstep::batching::Plan* plan, int64_t counts[5]) {
+  counts[0] = plan->micro_steps;
+  counts[1] = plan->tokens;
+  counts[2] = plan->padding_micro_batches;
+  counts[3] = static_cast<int64_t>(plan->micro_batches.size());
+  counts[4] = static_cast<int64_t>(plan->samples.size());
+}
+
+// Writes each micro-batch's kind, padding, cost, and begin and end of its samples; all samples; and
+// makespan, ideal, lower_bound.
+void lockstep_plan_read(const lockstep::batching::Plan* plan, int32_t* kinds, uint8_t* padding,
+                        double* costs, int64_t* begins, int64_t* ends, int64_t* samples,
+                        double bounds[3]) {
+  for (size_t i = 0; i < plan->micro_batches.size(); ++i) {
+    const lockstep::batching::MicroBatch& each = plan->micro_batches[i];
+    kinds[i] = each.kind;
+    padding[i] = each.padding ? 1 : 0;
+    costs[i] = each.cost;
+    begins[i] = each.begin;
+    ends[i] = each.end;
+  }
+  for (size_t i = 0; i < plan->samples.size(); ++i) samples[i] = plan->samples[i];
+  bounds[0] = plan->makespan;
+  bounds[1] = plan->ideal;
+  bounds[2] = plan->lower_bound;
+}
+
+void lockstep_plan_delete(lockstep::batching::Plan* plan) { delete plan; }
+
+// Writes linear and quadratic cost of a sequence, then of an image, for a JSON object of a
+// TransformerShape's fields.
+char* lockstep_transformer_cost(const char* config, double costs[4]) {
+  return lockstep::python::Guarded([&]() -> absl::Status {
+    const auto shape = lockstep::python::ReadShape(nlohmann::json::parse(config));
+    const auto cost = lockstep::batching::TransformerCost(shape);
+    if (!cost.ok()) return cost.status();
+    const auto image = lockstep::batching::VisionCost(shape);
+    costs[0] = cost->linear;
+    costs[1] = cost->quadratic;
+    costs[2] = image.linear;
+    costs[3] = image.quadratic;
+    return absl::OkStatus();
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,192 @@
+"""Plans on which rank, and in which micro-step, each sample trains.
+
+The failure this prevents. Under FSDP a forward pass is a chain of collectives. A rank with images runs the vision
+encoder's collectives, a rank with text does not, and both wait forever. In a plan all ranks hold the same kind of
+micro-batch at every micro-step, and equally many of them. Micro-batches of one step have similar costs, because a
+micro-step lasts as long as its most expensive rank.
+
+    plan = lockstep.batching.plan([100, 90, 80, 70], ["image", "text", "image", "text"], ranks=2, seq_len=100)
+    for step in range(plan.micro_steps):
+        mine = [samples[i] for i in plan.at(rank, step)]       # all of plan.kind(step), and at most seq_len tokens
+        weight = 0 if plan.is_padding(rank, step) else 1       # a padding micro-batch must train nothing
+
+A plan depends on its arguments alone: ranks that plan from the same samples agree without communication. The source is
+the C++ library batching (docs/batching.md); prime-rl's pull requests 1918 and 1959 for kinds.
+"""
+
+import ctypes
+import dataclasses
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from lockstep import _core
+
+_i64, _i32, _f64 = (ctypes.POINTER(kind) for kind in (ctypes.c_int64, ctypes.c_int32, ctypes.c_double))
+_make = _core.function("lockstep_plan_make", ctypes.c_char_p, ctypes.c_int64, _i64, _i32, _f64, _i64, _f64,
+                       ctypes.POINTER(ctypes.c_void_p))
+_count = _core.plain("lockstep_plan_count", None, ctypes.c_void_p, _i64)
+_read = _core.plain("lockstep_plan_read", None, ctypes.c_void_p, _i32, ctypes.POINTER(ctypes.c_uint8), _f64, _i64,
+                    _i64, _i64, _f64)
+_delete = _core.plain("lockstep_plan_delete", None, ctypes.c_void_p)
+_transformer_cost = _core.function("lockstep_transformer_cost", ctypes.c_char_p, _f64)
+
+
+class Plan:
+    """The micro-batches of all ranks. Attributes: ranks, micro_steps, tokens, padding_micro_batches, makespan, ideal,
+    lower_bound.
+
+    `makespan` is the sum over micro-steps of the most expensive rank's cost. `ideal` is the cost of all samples divided
+    by ranks. No plan has a makespan below `lower_bound`.
+    """
+
+    ranks: int
+    micro_steps: int
+    tokens: int
+    padding_micro_batches: int
+    makespan: float
+    ideal: float
+    lower_bound: float
+
+    def __init__(self, made: ctypes.c_void_p, ranks: int, kinds: Sequence[Hashable]) -> None:
+        counts = (ctypes.c_int64 * 5)()
+        _count(made, counts)
+        self.ranks = ranks
+        self.micro_steps, self.tokens, self.padding_micro_batches, micro_batches, samples = counts
+        self._kinds = kinds
+        self._kind = (ctypes.c_int32 * micro_batches)()
+        self._padding = (ctypes.c_uint8 * micro_batches)()
+        self._costs = (ctypes.c_double * micro_batches)()
+        self._begins = (ctypes.c_int64 * micro_batches)()
+        self._ends = (ctypes.c_int64 * micro_batches)()
+        self._samples = (ctypes.c_int64 * samples)()
+        bounds = (ctypes.c_double * 3)()
+        _read(made, self._kind, self._padding, self._costs, self._begins, self._ends, self._samples, bounds)
+        self.makespan, self.ideal, self.lower_bound = bounds
+
+    def _index(self, rank: int, step: int) -> int:
+        if not 0 <= rank < self.ranks:
+            raise IndexError(f"rank must be from 0 to {self.ranks - 1}, not {rank}")
+        if not 0 <= step < self.micro_steps:
+            raise IndexError(f"step must be from 0 to {self.micro_steps - 1}, not {step}")
+        return step * self.ranks + rank
+
+    def at(self, rank: int, step: int) -> list[int]:
+        """Returns the indices of the samples of a rank in a micro-step. In a padding micro-batch they are copies."""
+        index = self._index(rank, step)
+        return self._samples[self._begins[index]:self._ends[index]]
+
+    def kind(self, step: int) -> Any:
+        """Returns the kind of all ranks' micro-batches in a micro-step. Samples of other kinds may ride (`hosts`)."""
+        return self._kinds[self._kind[self._index(0, step)]]
+
+    def is_padding(self, rank: int, step: int) -> bool:
+        """Returns whether the micro-batch only keeps the ranks aligned. It must have no weight in the loss."""
+        return bool(self._padding[self._index(rank, step)])
+
+    def cost(self, rank: int, step: int) -> float:
+        """Returns the cost of a rank's micro-batch."""
+        return self._costs[self._index(rank, step)]
+
+    def __repr__(self) -> str:
+        return (f"Plan(ranks={self.ranks}, micro_steps={self.micro_steps}, "
+                f"padding_micro_batches={self.padding_micro_batches}, makespan={self.makespan:g}, "
+                f"lower_bound={self.lower_bound:g})")
+
+
+def _number_kinds(kinds: Iterable[Hashable]) -> dict[Hashable, int]:
+    """Numbers kinds in ascending order, so that the order of samples does not decide that of steps."""
+    distinct = set(kinds)
+    try:
+        ordered = sorted(distinct)  # type: ignore[type-var]
+    except TypeError:
+        raise TypeError("kinds must be of one type that can be sorted, as text or whole numbers") from None
+    return {kind: number for number, kind in enumerate(ordered)}
+
+
+def plan(tokens: Iterable[int], kinds: Iterable[Hashable] | None = None, costs: Iterable[float] | None = None, *,
+         ranks: int, seq_len: int, balance: str = "makespan", worth_a_step: float | None = None,
+         hosts: Mapping[Any, Iterable[Any]] | None = None, least_tokens: Iterable[int] | None = None,
+         least_costs: Iterable[float] | None = None) -> Plan:
+    """Plans the micro-batches of samples.
+
+    Every sample is in exactly one micro-batch that is not padding. No micro-batch exceeds `seq_len` tokens.
+
+    tokens: of each sample, from 1 to seq_len. A list, an array of NumPy or a tensor.
+    kinds: of each sample, as "text" and "image"; text or whole numbers. None: all samples are of one kind.
+    costs: of each sample, in any unit; None: its tokens. See transformer_cost.
+    balance: "makespan" chooses packing and ranks together. "round_robin" packs first-fit-decreasing and deals the
+        micro-batches out in turn, as prime-rl's pull request 1918 does.
+    worth_a_step: share of the makespan that an additional micro-step must save; None: 0.005.
+    hosts: for a kind, the kinds whose micro-batches may also hold its samples: {"text": ["image"]}.
+    least_tokens, least_costs: of the shortest copy of each sample that still runs all modules of its kind, which padding
+        micro-batches hold. None: 1 token, without cost.
+
+    Raises ValueError, which names the sample or the option that is out of range.
+    """
+    sizes = _core.integers(tokens, "tokens")
+    given = [None] * len(sizes) if kinds is None else (kinds.tolist() if hasattr(kinds, "tolist") else list(kinds))
+    _core.of_length(given, len(sizes), "kinds", "samples")
+    numbers = {None: 0} if kinds is None else _number_kinds(given)
+    code = _core.integers([numbers[kind] for kind in given], "kinds", "i")
+    cost = _core.floats(sizes if costs is None else costs, "costs")
+    _core.of_length(cost, len(sizes), "costs", "samples")
+    least = _core.integers([1] * len(sizes) if least_tokens is None else least_tokens, "least_tokens")
+    _core.of_length(least, len(sizes), "least_tokens", "samples")
+    least_cost = _core.floats([0] * len(sizes) if least_costs is None else least_costs, "least_costs")
+    _core.of_length(least_cost, len(sizes), "least_costs", "samples")
+    options: dict[str, Any] = {"seq_len": _core.whole(seq_len, "seq_len"), "ranks": _core.whole(ranks, "ranks"),
+                               "balance": balance, "hosts": {}}
+    if worth_a_step is not None:
+        options["worth_a_step"] = _core.number(worth_a_step, "worth_a_step")
+    for rider, names in (hosts or {}).items():
+        # A kind without samples hosts nothing here.
+        numbered = sorted(numbers[name] for name in names if name in numbers)
+        if rider in numbers and numbered:
+            options["hosts"][str(numbers[rider])] = numbered
+    made = ctypes.c_void_p()
+    _make(_core.encode(options), len(sizes), _core.pointer(sizes, ctypes.c_int64), _core.pointer(code, ctypes.c_int32),
+          _core.pointer(cost, ctypes.c_double), _core.pointer(least, ctypes.c_int64),
+          _core.pointer(least_cost, ctypes.c_double), ctypes.byref(made))
+    try:
+        return Plan(made, options["ranks"], list(numbers))
+    finally:
+        _delete(made)
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceCost:
+    """The cost of one sequence of L tokens (or image of L patches): linear * L + quadratic * L * L, in FLOPs."""
+
+    linear: float
+    quadratic: float
+
+    def __call__(self, length: int) -> float:
+        return self.linear * length + self.quadratic * length * length
+
+
+def transformer_cost(**config: int) -> tuple[SequenceCost, SequenceCost]:
+    """Returns the costs of a sequence and of an image for a forward pass of a decoder and its vision tower.
+
+    The names are those of Hugging Face's config.json: hidden_size, num_hidden_layers, vocab_size, num_attention_heads,
+    num_key_value_heads, head_dim, intermediate_size, num_experts, num_experts_per_tok, moe_intermediate_size,
+    shared_expert_intermediate_size, first_k_dense_replace, q_lora_rank, kv_lora_rank, qk_nope_head_dim,
+    qk_rope_head_dim, v_head_dim; and vision_hidden_size, vision_depth, vision_intermediate_size.
+
+        sequence, image = lockstep.batching.transformer_cost(hidden_size=4096, num_hidden_layers=36, ...)
+        plan = lockstep.batching.plan(tokens, costs=[sequence(n) for n in tokens], ranks=8, seq_len=32768)
+
+    Raises ValueError with the field that is missing or negative, TypeError for another name.
+    """
+    unknown = sorted(set(config) - _SHAPE)
+    if unknown:
+        raise TypeError(f"transformer_cost has no argument {', '.join(unknown)}; it knows {', '.join(sorted(_SHAPE))}")
+    costs = (ctypes.c_double * 4)()
+    _transformer_cost(_core.encode({name: _core.whole(value, name) for name, value in config.items()}), costs)
+    return SequenceCost(costs[0], costs[1]), SequenceCost(costs[2], costs[3])
+
+
+_SHAPE = frozenset((
+    "hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "intermediate_size",
+    "num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size",
+    "first_k_dense_replace", "vision_hidden_size", "vision_depth", "vision_intermediate_size"))
