@@ -1,5 +1,11 @@
 #!/bin/sh
-# run_test.sh PYTHON MODULE: runs python/tests/MODULE.py with the package of this build on its path.
-python=$1
-shift
-exec env PYTHONPATH=python:python/tests PYTHONDONTWRITEBYTECODE=1 "$python" tests/lint/unittest_xml.py "$@"
+# run_test.sh MODULE: runs MODULE.py of this folder with the package of this build on its path, and with torch where the
+# test's data has it: the one that the build uses, and what it imports from the cache (third_party/torch_python).
+path=python:python/tests
+libtorch=../libtorch/python_path
+if [ -e "$libtorch" ]; then
+  home=$(getent passwd "$(id -u)" | cut -d: -f6)
+  path=$path:$(cat "$libtorch"):${LOCKSTEP_CACHE:-$home/.cache/lockstep}/data/torch_python
+fi
+exec env PYTHONPATH="$path" PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS="ignore:Failed to initialize NumPy" OMP_NUM_THREADS=1 \
+  python3 tests/lint/unittest_xml.py "$1"

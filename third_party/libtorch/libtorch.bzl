@@ -6,11 +6,15 @@ fetches the pinned wheels and writes their place to .bazelrc.setup as `--repo_en
 
 Targets:
   @libtorch//:libtorch       the CPU flavour: torch_cpu and c10
+  @libtorch//:python_path    a file that holds the folder from which Python imports this torch
   @libtorch//:libtorch_cuda  that, with torch_cuda and c10_cuda, CUDA's and NCCL's headers
 """
 
 _BUILD = """
 package(default_visibility = ["//visibility:public"])
+
+# Holds the folder from which Python imports this torch.
+exports_files(["python_path"])
 
 cc_library(
     name = "libtorch",
@@ -62,6 +66,7 @@ def _libtorch_configure_impl(ctx):
     if ctx.path(nvidia + "/cu13/include").exists:
         ctx.symlink(nvidia + "/cu13/include", "cuda_include")
         ctx.symlink(nvidia + "/nccl/include", "nccl_include")
+    ctx.file("python_path", str(ctx.path(root + "/..")) + "\n")
     ctx.file("BUILD", _BUILD.replace("{lib}", root + "/lib").replace("{nvidia}", nvidia))
 
 libtorch_configure = repository_rule(
