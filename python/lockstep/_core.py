@@ -65,8 +65,15 @@ version: str = plain("lockstep_version", ctypes.c_char_p)().decode()
 
 
 def encode(value: Any) -> bytes:
-    """Returns JSON of values that `whole`, `number` and their like have checked."""
-    return json.dumps(value).encode()
+    """Returns JSON of values that `whole`, `number`, `text` and `integers` have checked."""
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def text(value: Any, name: str) -> str:
+    """Returns a text."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a text, not {value!r}")
+    return value
 
 
 def whole(value: Any, name: str) -> int:

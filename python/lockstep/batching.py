@@ -135,7 +135,7 @@ def plan(tokens: Iterable[int], kinds: Iterable[Hashable] | None = None, costs: 
     least_cost = _core.floats([0] * len(sizes) if least_costs is None else least_costs, "least_costs")
     _core.of_length(least_cost, len(sizes), "least_costs", "samples")
     options: dict[str, Any] = {"seq_len": _core.whole(seq_len, "seq_len"), "ranks": _core.whole(ranks, "ranks"),
-                               "balance": balance, "hosts": {}}
+                               "balance": _core.text(balance, "balance"), "hosts": {}}
     if worth_a_step is not None:
         options["worth_a_step"] = _core.number(worth_a_step, "worth_a_step")
     for rider, names in (hosts or {}).items():
