@@ -3,6 +3,7 @@
 #
 #   lockstep/bin/lockstep    a shell script that finds libtorch and starts the program
 #   lockstep/lib/            the program, libspng, Oniguruma, and the files that it reads, at their places in the workspace
+#   lockstep/tools/to_wandb  sends a run's numbers on
 #   lockstep/scripts/        the training scripts; launch/ has files for clusters
 #   lockstep/README.md, docs/    the documentation, on which scripts/pretrain.lua trains
 #   lockstep/requirements.txt    the wheels of libtorch; requirements-parquet.txt has the one that reads Parquet
@@ -20,8 +21,9 @@ for file in "$@"; do
     */libspng.so.0 | */libonig.so.5) install -D -m 644 "$file" "$to/lib/${file##*/}" ;;
     third_party/libarrow/requirements.txt) install -D -m 644 "$file" "$to/requirements-parquet.txt" ;;
     */requirements.txt) install -D -m 644 "$file" "$to/requirements.txt" ;;
+    driver/package/*.txt) install -D -m 644 "$file" "$to/lib/${name##*/}" ;;
     */lockstep.sh) install -D -m 755 "$file" "$to/bin/lockstep" ;;
-    scripts/launch/*.sh) install -D -m 755 "$file" "$to/$name" ;;
+    scripts/launch/*.sh | tools/*) install -D -m 755 "$file" "$to/$name" ;;
     LICENSE | README.md | docs/* | scripts/*) install -D -m 644 "$file" "$to/$name" ;;
     *) install -D -m 644 "$file" "$to/lib/$name" ;;
   esac

@@ -9,6 +9,27 @@
 here=$(dirname "$(readlink -f "$0")")
 prefix=$(dirname "$here")
 
+# These need no torch.
+case ${1-} in
+  --help | -h) exec cat "$prefix/lib/help.txt" ;;
+  --version) exec cat "$prefix/lib/version.txt" ;;
+  --list) if [ $# = 1 ] || { [ "$2" = scripts ] && [ ! -e scripts ]; }; then exec cat "$prefix/lib/list.txt"; fi ;;
+esac
+
+# The scripts of the archive have their names of --list everywhere: scripts/NAME.lua, unless there is such a file here.
+# The program takes what follows the first argument of that form as the script's own.
+found_script=
+for argument; do
+  shift
+  case $found_script$argument in
+    scripts/*.lua)
+      found_script=yes
+      [ -e "$argument" ] || [ ! -e "$prefix/$argument" ] || argument=$prefix/$argument
+      ;;
+  esac
+  set -- "$@" "$argument"
+done
+
 fail() {
   echo "lockstep: $1" >&2
   exit 1
