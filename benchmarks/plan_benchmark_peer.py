@@ -1,12 +1,13 @@
 """The same samples planned by prime-rl's prepare_batch and by Lockstep, in one run.
 
-Needs prime-rl's sources, and numpy and msgspec:
+Needs prime-rl's sources, and numpy, msgspec and the wheel of ./package:
     bazel build -c opt //batching:plan_benchmark
     python benchmarks/plan_benchmark_peer.py bazel-bin/batching/plan_benchmark prime-rl/src SAMPLES RANKS [IMAGES]
 
 IMAGES is the share of samples with an image, 0 unless given. Prints for each the seconds, the makespan over the ideal
 (sum over micro-steps of the most expensive rank's cost / (total cost / ranks)), the micro-steps, and the padding
-micro-batches. Costs are those of the decoder. "apart" is Lockstep's plan if no text rides with an image. prime-rl's
+micro-batches. Costs are those of the decoder. "apart" is Lockstep's plan if no text rides with an image. "python" is lockstep.batching.plan, with
+the conversion of lists, and must be the same plan. prime-rl's
 time holds packing and balancing of tokens that are lists.
 """
 
@@ -18,6 +19,8 @@ import sys
 import tempfile
 import time
 import types
+
+import lockstep
 
 SEQ_LEN = 8192
 CONFIG = types.SimpleNamespace(  # Qwen3-8B's shape
@@ -84,6 +87,20 @@ def main():
         for name, option in (("lockstep", []), ("apart", ["--apart"])):
             command = [program, f"--lengths={file.name}", f"--ranks={ranks}", *option]
             show(name, *subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+
+    sequence, _ = lockstep.batching.transformer_cost(**vars(CONFIG))
+    start = time.perf_counter()
+    plan = lockstep.batching.plan(
+        lengths,
+        ["image" if image else "text" for image in has_image],
+        [sequence(length) for length in lengths],
+        ranks=ranks,
+        seq_len=SEQ_LEN,
+        hosts={"text": ["image"]},
+    )
+    mine = [plan.at(0, step) for step in range(plan.micro_steps)]
+    seconds = time.perf_counter() - start
+    show("python", seconds, plan.makespan / plan.ideal, len(mine), plan.padding_micro_batches)
 
     cost = peer.build_bin_cost(CONFIG)
     rollouts = [sample(peer, length, image) for length, image in zip(lengths, has_image, strict=True)]
