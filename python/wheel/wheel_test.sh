@@ -22,7 +22,7 @@ cmp "${wheel[0]}" again/*.whl || { echo "the same files give two wheels"; failed
 expect "the name has the oldest glibc that docs/install.md promises" -py3-none-manylinux_2_35_x86_64.whl "${wheel[0]}"
 
 # The environment sees nothing of this build: its torch and what that imports come by a .pth file, as if installed.
-python3 -m venv environment || exit 1
+python3 -I -m venv environment || exit 1
 run() { env -i PATH="$PWD/environment/bin:/usr/bin:/bin" HOME="$TEST_TMPDIR" OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore "$@" 2>&1; }
 expect "pip" "Successfully installed lockstep" "$(run pip install --disable-pip-version-check --no-index "./${wheel[0]}")"
 printf '%s\n' 'local torch = require "lockstep.torch"' \
@@ -30,22 +30,22 @@ printf '%s\n' 'local torch = require "lockstep.torch"' \
 
 # Without torch.
 plan='import lockstep; print(lockstep.batching.plan([4, 3, 2, 1], ranks=2, seq_len=5))'
-expect "a plan" "micro_steps=1" "$(run python -c "$plan")"
-expect "a topology" "1 of 2" "$(run python -c 'import lockstep
+expect "a plan" "micro_steps=1" "$(run python -I -c "$plan")"
+expect "a topology" "1 of 2" "$(run python -I -c 'import lockstep
 topology = lockstep.mimo.topology(2, [{"name": "language", "dp": 2}])
 print("%d of %d" % topology.dp_info(1))')"
 expect "--list" "scripts/digits_mlp.lua " "$(run lockstep --list)"
 expect "--help" "  lockstep [OPTION]... SCRIPT" "$(run lockstep --help)"
-expect "--version" "lockstep $(run python -c 'import lockstep; print(lockstep.__version__)')" "$(run lockstep --version)"
+expect "--version" "lockstep $(run python -I -c 'import lockstep; print(lockstep.__version__)')" "$(run lockstep --version)"
 expect "no torch" "has no torch: install torch==2.11.0" "$(run lockstep script.lua)"
 
 # With torch. An install that nobody may write: a run leaves all in its own folders.
-site=$(run python -c 'import site; print(site.getsitepackages()[0])')
+site=$(run python -I -c 'import site; print(site.getsitepackages()[0])')
 printf '%s\n' "$libtorch" "${LOCKSTEP_CACHE:-$home/.cache/lockstep}/data/torch_python" >"$site/torch.pth"
 chmod -R a-w environment
 find environment | sort >before
 expect "two ranks" "sum	3	2" "$(run lockstep --nproc 2 script.lua)"
-expect "torchrun" "sum	3	2" "$(run python -m torch.distributed.run --standalone --nproc-per-node 2 --no-python lockstep script.lua)"
+expect "torchrun" "sum	3	2" "$(run python -I -m torch.distributed.run --standalone --nproc-per-node 2 --no-python lockstep script.lua)"
 expect "a script by its name" "the script has no such key (known: batch_size" "$(run lockstep --nproc 1 scripts/digits_mlp.lua --set nothing=1)"
 mkdir scripts
 echo 'print("own script")' >scripts/digits_mlp.lua

@@ -9,7 +9,8 @@
    A library includes no header of ours but its own. A binding translates: it calls no store, sends no messages and locks no file.
 5. scripts/ and driver/lualib/lockstep/ are Lua, and what the tests there read; scripts depend on the driver alone, and
    require its public modules: lockstep.core is private to the Lua library.
-6. The rooms of driver/ stand on floors: readers of files, the runtime, Lua, the program. No room includes one of a floor above it,
+6. python/ builds on the libraries' public targets and on base/. Only python/wheel, which packs the program, depends on driver/.
+7. The rooms of driver/ stand on floors: readers of files, the runtime, Lua, the program. No room includes one of a floor above it,
    and no folders include each other in a circle.
 
 Transitive dependencies are Bazel's to know: see transitive_test.py.
@@ -63,7 +64,7 @@ def _stem(path):
 
 
 def check_dependencies(top):
-    """Rules 1, 2 and 5, as far as BUILD files say them."""
+    """Rules 1, 2, 5 and 6, as far as BUILD files say them."""
     for path, rule in workspace.build_rules(top):
         library = _top(path) if _top(path) in _LOW else None
         labels = [workspace.absolute(s, rule.package) for s in rule.strings() if re.match(r"(:|//|@)\S*$", s)]
@@ -73,6 +74,8 @@ def check_dependencies(top):
             forbidden = [x for x in LIBRARIES if x != library] + ["driver", "scripts"]
             if library and (package in forbidden or label.startswith("@luajit")):
                 yield f"{where}: {library} depends on {label}; a library depends on base/ and on nothing else of ours, and not on Lua"
+            if _top(path) == "python" and package == "driver" and rule.package != "python/wheel":
+                yield f"{where}: {rule.package} depends on {label}; the Python package builds on the libraries, not on the driver"
             if _top(path) == "scripts" and label.startswith("@") or \
                     _top(path) == "scripts" and package not in (None, "scripts", "driver", "visibility"):
                 yield f"{where}: scripts depend on {label}; they depend on //driver alone"
@@ -163,7 +166,7 @@ def _floor(folder):
 
 
 def check_floors(top):
-    """Rule 6, from the includes of driver/'s sources, without tests."""
+    """Rule 7, from the includes of driver/'s sources, without tests."""
     arrows = {}  # (folder, folder) to the first include
     for path in filter(_is_source, workspace.files(top)):
         if not path.startswith("driver/") or _stem(path).endswith("_test"):

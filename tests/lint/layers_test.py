@@ -36,6 +36,11 @@ class LayersTest(unittest.TestCase):
         self.assert_finds(add_dep("batching/BUILD", "torch", "//driver:context"),
                           "batching/BUILD:19", "//driver:context")
 
+    def test_a_part_of_python_that_depends_on_the_driver_is_found(self):
+        rule = 'cc_library(\n    name = "plan",\n    deps = ["//driver:context"],\n)\n'
+        self.assert_finds({"python/core/BUILD": rule}, "python/core/BUILD:1", "python/core depends on //driver:context")
+        self.assertEqual([], fixture.problems(layers.check, {"python/wheel/BUILD": rule}))
+
     def test_a_library_that_loads_a_rule_of_the_driver_is_found(self):
         load = 'load("//driver/lualib:lua_test.bzl", "lua_test")\n\n'
 
