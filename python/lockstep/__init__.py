@@ -6,7 +6,7 @@
     for batch, real in lockstep.sharding.lockstep(loader): ...            # all ranks leave the loop at the same step
     lockstep.watch(timeout=120)                                           # names the ranks and lines of a hang
 
-The modules are loaded when they are first used: batching and mimo need no torch; sharding, watch and nn do.
+The modules are loaded when they are first used: batching and mimo need no torch; sharding, state, watch and nn do.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from typing import Any
 
 from lockstep._core import version as __version__
 
-_MODULES = ("batching", "mimo")
+_MODULES = ("batching", "mimo", "state")
 
 __all__ = ["__version__", *_MODULES]
 

@@ -9,7 +9,7 @@
    A library includes no header of ours but its own. A binding translates: it calls no store, sends no messages and locks no file.
 5. scripts/ and driver/lualib/lockstep/ are Lua, and what the tests there read; scripts depend on the driver alone, and
    require its public modules: lockstep.core is private to the Lua library.
-6. python/ builds on the libraries' public targets and on base/. Only python/wheel, which packs the program, depends on driver/.
+6. python/ builds on the libraries' public targets and on base/. Only python/wheel, which packs the program, and tests depend on driver/.
 7. The rooms of driver/ stand on floors: readers of files, the runtime, Lua, the program. No room includes one of a floor above it,
    and no folders include each other in a circle.
 
@@ -74,7 +74,7 @@ def check_dependencies(top):
             forbidden = [x for x in LIBRARIES if x != library] + ["driver", "scripts"]
             if library and (package in forbidden or label.startswith("@luajit")):
                 yield f"{where}: {library} depends on {label}; a library depends on base/ and on nothing else of ours, and not on Lua"
-            if _top(path) == "python" and package == "driver" and rule.package != "python/wheel":
+            if _top(path) == "python" and package == "driver" and rule.package not in ("python/wheel", "python/tests"):
                 yield f"{where}: {rule.package} depends on {label}; the Python package builds on the libraries, not on the driver"
             if _top(path) == "scripts" and label.startswith("@") or \
                     _top(path) == "scripts" and package not in (None, "scripts", "driver", "visibility"):
