@@ -14,13 +14,19 @@ staging=$(mktemp -d)
 trap 'rm -rf "$staging"' EXIT
 to=$staging/lockstep
 mkdir -p "$to/lib"
+# for_all_pythons FILE: prints the requirements of a file with the hashes of other_pythons.txt.
+for_all_pythons() {
+  awk 'NR == FNR { if (sub(/ /, SUBSEP)) { split($0, parts, SUBSEP); more[parts[1]] = " " parts[2] } next } { print $0 more[$1] }' \
+    third_party/other_pythons.txt "$1"
+}
 for file in "$@"; do
   name=${file#bazel-out/*/bin/}
   case $name in
     driver/lockstep) strip -o "$to/lib/lockstep" "$file" ;;
     */libspng.so.0 | */libonig.so.5) install -D -m 644 "$file" "$to/lib/${file##*/}" ;;
-    third_party/libarrow/requirements.txt) install -D -m 644 "$file" "$to/requirements-parquet.txt" ;;
-    */requirements.txt) install -D -m 644 "$file" "$to/requirements.txt" ;;
+    third_party/other_pythons.txt) ;;
+    third_party/libarrow/requirements.txt) for_all_pythons "$file" >"$to/requirements-parquet.txt" ;;
+    */requirements.txt) for_all_pythons "$file" >"$to/requirements.txt" ;;
     driver/package/*.txt) install -D -m 644 "$file" "$to/lib/${name##*/}" ;;
     */lockstep.sh) install -D -m 755 "$file" "$to/bin/lockstep" ;;
     scripts/launch/*.sh | tools/*) install -D -m 755 "$file" "$to/$name" ;;

@@ -124,6 +124,10 @@ if [[ -n $arrow ]]; then
 fi
 expect "the wheel of Parquet" "pyarrow==" "$(cat lockstep/requirements-parquet.txt)"
 expect "the wheels of the images" "torch==2.11.0 --hash=" "$(cat lockstep/requirements.txt)"
+for requirement in torch:requirements pyarrow:requirements-parquet; do
+  hashes=$(grep "^${requirement%:*}==" "lockstep/${requirement#*:}.txt" | grep -o -- --hash=sha256: | wc -l)
+  ((hashes >= 4)) || { echo "$requirement has the hashes of $hashes wheels, but of 4 Pythons"; failed=1; }
+done
 [[ -x lockstep/scripts/launch/node.sh ]] || { echo "node.sh is not executable"; failed=1; }
 
 # An install that nobody may write, as root of a cluster makes it: the cache is the user's, and the scripts' data is

@@ -18,6 +18,6 @@ step() { printf '\n== %s\n' "$*"; "$@"; }
 step python -I -c 'import lockstep, torch
 print("lockstep", lockstep.__version__, "torch", torch.__version__)
 print(lockstep.batching.plan(torch.tensor([4, 3, 2, 1]), ranks=2, seq_len=5))'
-step lockstep --nproc 2 scripts/digits_mlp.lua
-step torchrun --standalone --nproc-per-node 2 --no-python lockstep scripts/digits_mlp.lua
+step lockstep --nproc 2 scripts/digits_mlp.lua --set steps=20
+step torchrun --standalone --nproc-per-node 2 --no-python lockstep scripts/digits_mlp.lua --set steps=20
 printf '\ntry_wheel: all of it works\n'
