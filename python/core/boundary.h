@@ -1,4 +1,4 @@
-// What crosses the boundary between C and Python's ctypes: errors as text, objects as pointers.
+// Carries errors and texts over the boundary between C and Python's ctypes.
 //
 //    extern "C" char* lockstep_half(int64_t value, int64_t* result) {
 //      return Guarded([&]() -> absl::Status {
@@ -8,7 +8,7 @@
 //      });
 //    }
 //
-// Why C and ctypes, and no module of Python's C API: one file then serves every version of Python.
+// Why C and ctypes, in place of Python's C API: one file then serves every version of Python.
 // ctypes releases the interpreter's lock while a function runs. python/lockstep/_core.py is the
 // other side.
 //

@@ -45,18 +45,16 @@ def _check(address: int | None, _function: Any, _arguments: Any) -> None:
 
 def function(name: str, *argument_types: Any) -> Callable[..., None]:
     """Returns a C function that reports errors. It raises them."""
-    found = getattr(_library, name)
-    found.argtypes = argument_types
-    found.restype = ctypes.c_void_p
-    found.errcheck = _check
+    found: Callable[..., None] = plain(name, ctypes.c_void_p, *argument_types)
+    found.errcheck = _check  # type: ignore[attr-defined]
     return found
 
 
 def plain(name: str, result: Any, *argument_types: Any) -> Callable[..., Any]:
     """Returns a C function that cannot fail."""
-    found = getattr(_library, name)
-    found.argtypes = argument_types
-    found.restype = result
+    found: Callable[..., Any] = getattr(_library, name)
+    found.argtypes = argument_types  # type: ignore[attr-defined]
+    found.restype = result  # type: ignore[attr-defined]
     return found
 
 
@@ -82,7 +80,7 @@ def whole(value: Any, name: str) -> int:
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be a whole number, not {value!r}") from None
-    if not -2**63 <= number < 2**63:
+    if not -(2**63) <= number < 2**63:
         raise ValueError(f"{name} must be a whole number of 64 bits, not {number}")
     return number
 
@@ -100,12 +98,14 @@ def number(value: Any, name: str) -> float:
 
 def integers(values: Iterable[Any], name: str, code: str = "q") -> "array.array[int]":
     """Returns whole numbers as an array: of a list, an array of NumPy, a tensor of one dimension."""
-    return _array(code, values, name, "whole numbers")
+    found: array.array[int] = _array(code, values, name, "whole numbers")
+    return found
 
 
 def floats(values: Iterable[Any], name: str) -> "array.array[float]":
     """Returns numbers as an array of doubles."""
-    return _array("d", values, name, "numbers")
+    found: array.array[float] = _array("d", values, name, "numbers")
+    return found
 
 
 def _array(code: str, values: Any, name: str, kind: str) -> Any:

@@ -22,11 +22,13 @@ from typing import Any
 from lockstep import _core
 
 _i64, _i32, _f64 = (ctypes.POINTER(kind) for kind in (ctypes.c_int64, ctypes.c_int32, ctypes.c_double))
-_make = _core.function("lockstep_plan_make", ctypes.c_char_p, ctypes.c_int64, _i64, _i32, _f64, _i64, _f64,
-                       ctypes.POINTER(ctypes.c_void_p))
+_make = _core.function(
+    "lockstep_plan_make", ctypes.c_char_p, ctypes.c_int64, _i64, _i32, _f64, _i64, _f64, ctypes.POINTER(ctypes.c_void_p)
+)
 _count = _core.plain("lockstep_plan_count", None, ctypes.c_void_p, _i64)
-_read = _core.plain("lockstep_plan_read", None, ctypes.c_void_p, _i32, ctypes.POINTER(ctypes.c_uint8), _f64, _i64,
-                    _i64, _i64, _f64)
+_read = _core.plain(
+    "lockstep_plan_read", None, ctypes.c_void_p, _i32, ctypes.POINTER(ctypes.c_uint8), _f64, _i64, _i64, _i64, _f64
+)
 _delete = _core.plain("lockstep_plan_delete", None, ctypes.c_void_p)
 _transformer_cost = _core.function("lockstep_transformer_cost", ctypes.c_char_p, _f64)
 
@@ -73,7 +75,7 @@ class Plan:
     def at(self, rank: int, step: int) -> list[int]:
         """Returns the indices of the samples of a rank in a micro-step. In a padding micro-batch they are copies."""
         index = self._index(rank, step)
-        return self._samples[self._begins[index]:self._ends[index]]
+        return self._samples[self._begins[index] : self._ends[index]]
 
     def kind(self, step: int) -> Any:
         """Returns the kind of all ranks' micro-batches in a micro-step. Samples of other kinds may ride (`hosts`)."""
@@ -88,9 +90,11 @@ class Plan:
         return self._costs[self._index(rank, step)]
 
     def __repr__(self) -> str:
-        return (f"Plan(ranks={self.ranks}, micro_steps={self.micro_steps}, "
-                f"padding_micro_batches={self.padding_micro_batches}, makespan={self.makespan:g}, "
-                f"lower_bound={self.lower_bound:g})")
+        return (
+            f"Plan(ranks={self.ranks}, micro_steps={self.micro_steps}, "
+            f"padding_micro_batches={self.padding_micro_batches}, makespan={self.makespan:g}, "
+            f"lower_bound={self.lower_bound:g})"
+        )
 
 
 def _number_kinds(kinds: Iterable[Hashable]) -> dict[Hashable, int]:
@@ -103,10 +107,19 @@ def _number_kinds(kinds: Iterable[Hashable]) -> dict[Hashable, int]:
     return {kind: number for number, kind in enumerate(ordered)}
 
 
-def plan(tokens: Iterable[int], kinds: Iterable[Hashable] | None = None, costs: Iterable[float] | None = None, *,
-         ranks: int, seq_len: int, balance: str = "makespan", worth_a_step: float | None = None,
-         hosts: Mapping[Any, Iterable[Any]] | None = None, least_tokens: Iterable[int] | None = None,
-         least_costs: Iterable[float] | None = None) -> Plan:
+def plan(
+    tokens: Iterable[int],
+    kinds: Iterable[Hashable] | None = None,
+    costs: Iterable[float] | None = None,
+    *,
+    ranks: int,
+    seq_len: int,
+    balance: str = "makespan",
+    worth_a_step: float | None = None,
+    hosts: Mapping[Any, Iterable[Any]] | None = None,
+    least_tokens: Iterable[int] | None = None,
+    least_costs: Iterable[float] | None = None,
+) -> Plan:
     """Plans the micro-batches of samples.
 
     Every sample is in exactly one micro-batch that is not padding. No micro-batch exceeds `seq_len` tokens.
@@ -118,15 +131,15 @@ def plan(tokens: Iterable[int], kinds: Iterable[Hashable] | None = None, costs: 
         micro-batches out in turn, as prime-rl's pull request 1918 does.
     worth_a_step: share of the makespan that an additional micro-step must save; None: 0.005.
     hosts: for a kind, the kinds whose micro-batches may also hold its samples: {"text": ["image"]}.
-    least_tokens, least_costs: of the shortest copy of each sample that still runs all modules of its kind, which padding
-        micro-batches hold. None: 1 token, without cost.
+    least_tokens, least_costs: of the shortest copy of each sample that still runs all modules of its kind. Padding
+        micro-batches hold such copies. None: 1 token, without cost.
 
     Raises ValueError, which names the sample or the option that is out of range.
     """
     sizes = _core.integers(tokens, "tokens")
     given = [None] * len(sizes) if kinds is None else (kinds.tolist() if hasattr(kinds, "tolist") else list(kinds))
     _core.of_length(given, len(sizes), "kinds", "samples")
-    numbers = {None: 0} if kinds is None else _number_kinds(given)
+    numbers: dict[Any, int] = {None: 0} if kinds is None else _number_kinds(given)
     code = _core.integers([numbers[kind] for kind in given], "kinds", "i")
     cost = _core.floats(sizes if costs is None else costs, "costs")
     _core.of_length(cost, len(sizes), "costs", "samples")
@@ -134,8 +147,12 @@ def plan(tokens: Iterable[int], kinds: Iterable[Hashable] | None = None, costs: 
     _core.of_length(least, len(sizes), "least_tokens", "samples")
     least_cost = _core.floats([0] * len(sizes) if least_costs is None else least_costs, "least_costs")
     _core.of_length(least_cost, len(sizes), "least_costs", "samples")
-    options: dict[str, Any] = {"seq_len": _core.whole(seq_len, "seq_len"), "ranks": _core.whole(ranks, "ranks"),
-                               "balance": _core.text(balance, "balance"), "hosts": {}}
+    options: dict[str, Any] = {
+        "seq_len": _core.whole(seq_len, "seq_len"),
+        "ranks": _core.whole(ranks, "ranks"),
+        "balance": _core.text(balance, "balance"),
+        "hosts": {},
+    }
     if worth_a_step is not None:
         options["worth_a_step"] = _core.number(worth_a_step, "worth_a_step")
     for rider, names in (hosts or {}).items():
@@ -144,9 +161,16 @@ def plan(tokens: Iterable[int], kinds: Iterable[Hashable] | None = None, costs: 
         if rider in numbers and numbered:
             options["hosts"][str(numbers[rider])] = numbered
     made = ctypes.c_void_p()
-    _make(_core.encode(options), len(sizes), _core.pointer(sizes, ctypes.c_int64), _core.pointer(code, ctypes.c_int32),
-          _core.pointer(cost, ctypes.c_double), _core.pointer(least, ctypes.c_int64),
-          _core.pointer(least_cost, ctypes.c_double), ctypes.byref(made))
+    _make(
+        _core.encode(options),
+        len(sizes),
+        _core.pointer(sizes, ctypes.c_int64),
+        _core.pointer(code, ctypes.c_int32),
+        _core.pointer(cost, ctypes.c_double),
+        _core.pointer(least, ctypes.c_int64),
+        _core.pointer(least_cost, ctypes.c_double),
+        ctypes.byref(made),
+    )
     try:
         return Plan(made, options["ranks"], list(numbers))
     finally:
@@ -185,8 +209,27 @@ def transformer_cost(**config: int) -> tuple[SequenceCost, SequenceCost]:
     return SequenceCost(costs[0], costs[1]), SequenceCost(costs[2], costs[3])
 
 
-_SHAPE = frozenset((
-    "hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim",
-    "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "intermediate_size",
-    "num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size",
-    "first_k_dense_replace", "vision_hidden_size", "vision_depth", "vision_intermediate_size"))
+_SHAPE = frozenset(
+    (
+        "hidden_size",
+        "num_hidden_layers",
+        "vocab_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "q_lora_rank",
+        "kv_lora_rank",
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
+        "v_head_dim",
+        "intermediate_size",
+        "num_experts",
+        "num_experts_per_tok",
+        "moe_intermediate_size",
+        "shared_expert_intermediate_size",
+        "first_k_dense_replace",
+        "vision_hidden_size",
+        "vision_depth",
+        "vision_intermediate_size",
+    )
+)

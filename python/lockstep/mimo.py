@@ -15,8 +15,8 @@ data-parallel sizes. One rank sends while another reduces, and both wait.
 All of it is plain data: ranks that make the same topology agree without communication, and no process group is needed.
 The source is the C++ library mimo (docs/mimo.md); Megatron-Bridge's pull requests 2956, 4066, 4608, 5525 and 5555.
 
-Errors are ValueError with all rules that are broken and the nearest values that work; LookupError for a module or an edge
-that is not there.
+Errors are ValueError with all rules that are broken and the nearest values that work; LookupError for a module or an
+edge that is not there.
 """
 
 import ctypes
@@ -30,8 +30,9 @@ from lockstep import _core
 
 _make = _core.function("lockstep_mimo_topology", ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p))
 _delete = _core.plain("lockstep_mimo_delete", None, ctypes.c_void_p)
-_run = _core.function("lockstep_mimo_call", ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p,
-                      ctypes.POINTER(ctypes.c_void_p))
+_run = _core.function(
+    "lockstep_mimo_call", ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p)
+)
 
 
 def _call(topology: "ctypes.c_void_p | None", call: str, /, **arguments: Any) -> Any:
@@ -109,17 +110,27 @@ class Ownership:
 
         Raises ValueError if the samples cannot be divided by dp_size, unless `uneven`.
         """
-        return range(*_call(None, "rows", **self._offsets(), rows_of=_core.text(rows_of, "rows_of"), uneven=bool(uneven),
-                            **_wholes(dp_rank=dp_rank, dp_size=dp_size)))
+        return range(
+            *_call(
+                None,
+                "rows",
+                **self._offsets(),
+                rows_of=_core.text(rows_of, "rows_of"),
+                uneven=bool(uneven),
+                **_wholes(dp_rank=dp_rank, dp_size=dp_size),
+            )
+        )
 
     def slice(self, dp_rank: int, dp_size: int, uneven: bool = False) -> "Ownership":
         """Returns the table of a replica's samples alone, with offsets from 0."""
-        return Ownership(**_call(None, "slice", **self._offsets(), uneven=bool(uneven),
-                                 **_wholes(dp_rank=dp_rank, dp_size=dp_size)))
+        return Ownership(
+            **_call(None, "slice", **self._offsets(), uneven=bool(uneven), **_wholes(dp_rank=dp_rank, dp_size=dp_size))
+        )
 
     def rows_per_sample(self, rows_of: str = "tokens") -> list[int]:
         """Returns the number of rows of each sample."""
-        return _call(None, "rows_per_sample", **self._offsets(), rows_of=_core.text(rows_of, "rows_of"))
+        found: list[int] = _call(None, "rows_per_sample", **self._offsets(), rows_of=_core.text(rows_of, "rows_of"))
+        return found
 
     def reordered(self, order: Iterable[int]) -> "Ownership":
         """Returns the table of the samples in an order of `balanced_order`."""
@@ -127,16 +138,29 @@ class Ownership:
 
     def row_order(self, order: Iterable[int], rows_of: str = "tokens") -> list[int]:
         """Returns the rows of a tensor in the new order: new row i is old row result[i]."""
-        return self._reorder(order, rows_of)["rows"]
+        found: list[int] = self._reorder(order, rows_of)["rows"]
+        return found
 
     def _reorder(self, order: Iterable[int], rows_of: str) -> Any:
-        return _call(None, "reorder", **self._offsets(), rows_of=_core.text(rows_of, "rows_of"),
-                     order=_core.integers(order, "order").tolist())
+        return _call(
+            None,
+            "reorder",
+            **self._offsets(),
+            rows_of=_core.text(rows_of, "rows_of"),
+            order=_core.integers(order, "order").tolist(),
+        )
 
 
-def ownership(*, items: Iterable[int] | None = None, tokens: Iterable[int] | None = None,
-              grid_thw: Any = None, merge: int | None = None, sample_of_item: Iterable[int] | None = None,
-              num_samples: int | None = None, rows_per_sample: Iterable[int] | None = None) -> Ownership:
+def ownership(
+    *,
+    items: Iterable[int] | None = None,
+    tokens: Iterable[int] | None = None,
+    grid_thw: Any = None,
+    merge: int | None = None,
+    sample_of_item: Iterable[int] | None = None,
+    num_samples: int | None = None,
+    rows_per_sample: Iterable[int] | None = None,
+) -> Ownership:
     """Makes a table of the owners of rows for one kind of item, as images, of a global micro-batch.
 
     Give one of these:
@@ -151,8 +175,10 @@ def ownership(*, items: Iterable[int] | None = None, tokens: Iterable[int] | Non
     ways = {"items": items, "sample_of_item": sample_of_item, "rows_per_sample": rows_per_sample}
     given = [name for name, value in ways.items() if value is not None]
     if len(given) != 1:
-        raise TypeError("ownership needs one of items, sample_of_item and rows_per_sample, not " +
-                        (" and ".join(given) if given else "none of them"))
+        raise TypeError(
+            "ownership needs one of items, sample_of_item and rows_per_sample, not "
+            + (" and ".join(given) if given else "none of them")
+        )
     way = given[0]
     counts = _core.integers(ways[way] or (), way).tolist()
     if way == "rows_per_sample" and (tokens is not None or grid_thw is not None):
@@ -199,8 +225,14 @@ class Reads:
 
     def positions(self, micro_batch: int, dp_rank: int, dp_size: int) -> range:
         """Returns the positions, in the common order of the dataset, that a replica reads. Do not slice them again."""
-        return range(*_call(None, "positions", **dataclasses.asdict(self),
-                            **_wholes(micro_batch=micro_batch, dp_rank=dp_rank, dp_size=dp_size)))
+        return range(
+            *_call(
+                None,
+                "positions",
+                **dataclasses.asdict(self),
+                **_wholes(micro_batch=micro_batch, dp_rank=dp_rank, dp_size=dp_size),
+            )
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,7 +295,8 @@ class Topology:
 
     def modules_of(self, rank: int) -> list[str]:
         """Returns the names of the modules that run on a rank; none outside the world."""
-        return self._call("modules_of", **_wholes(rank=rank))
+        found: list[str] = self._call("modules_of", **_wholes(rank=rank))
+        return found
 
     def coordinates(self, rank: int, name: str | None = None) -> Coordinates:
         """Returns a rank's position in the grid of a module, by default of its first."""
@@ -277,21 +310,34 @@ class Topology:
         return DpInfo(*self._call("dp_info", name=_optional(name), **_wholes(rank=rank)))
 
     def sampling_info(self, rank: int, scalable_reads: bool = False) -> SamplingInfo:
-        """Returns the values for a sampler: (0, 1) on every rank that loads; with scalable_reads its replica (`reads`)."""
+        """Returns the values for a sampler: (0, 1) on every rank that loads. With scalable_reads: its replica."""
         return SamplingInfo(*self._call("sampling_info", scalable_reads=bool(scalable_reads), **_wholes(rank=rank)))
 
-    def validate(self, *, micro_batch_size: int, global_batch_size: int | None = None,
-                 eval_micro_batch_size: int | None = None, eval_global_batch_size: int | None = None,
-                 uneven: bool = False) -> None:
+    def validate(
+        self,
+        *,
+        micro_batch_size: int,
+        global_batch_size: int | None = None,
+        eval_micro_batch_size: int | None = None,
+        eval_global_batch_size: int | None = None,
+        uneven: bool = False,
+    ) -> None:
         """Raises ValueError, with all broken rules and the nearest sizes that work, unless batches can be divided.
 
-        micro_batch_size: samples of the global micro-batch. A multiple of dp of every module; with `uneven` at least dp.
+        micro_batch_size: samples of the global micro-batch. A multiple of every module's dp; with `uneven` at least dp.
         global_batch_size: samples of a step, a multiple of micro_batch_size.
         """
-        sizes = {"micro_batch_size": micro_batch_size, "global_batch_size": global_batch_size,
-                 "eval_micro_batch_size": eval_micro_batch_size, "eval_global_batch_size": eval_global_batch_size}
-        self._call("validate", uneven=bool(uneven),
-                   **_wholes(**{name: size for name, size in sizes.items() if size is not None}))
+        sizes = {
+            "micro_batch_size": micro_batch_size,
+            "global_batch_size": global_batch_size,
+            "eval_micro_batch_size": eval_micro_batch_size,
+            "eval_global_batch_size": eval_global_batch_size,
+        }
+        self._call(
+            "validate",
+            uneven=bool(uneven),
+            **_wholes(**{name: size for name, size in sizes.items() if size is not None}),
+        )
 
     def process_groups(self) -> list[tuple[str, list[list[int]]]]:
         """Returns the names and ranks of all process groups, in the one order in which every rank must create them."""
@@ -299,23 +345,35 @@ class Topology:
 
     def groups(self, name: str, axes: str) -> list[list[int]]:
         """Returns the groups of a module over axes that "-" joins, as "dp-cp"."""
-        return self._call("groups", name=_core.text(name, "name"), axes=_core.text(axes, "axes"))[1]
+        found: list[list[int]] = self._call("groups", name=_core.text(name, "name"), axes=_core.text(axes, "axes"))[1]
+        return found
 
     def reads(self, *, micro_batch_size: int, num_samples: int) -> Reads:
         """Plans reads so that each rank reads only what it keeps. The last samples of an epoch that fill no micro-batch
         are dropped: num_samples - num_micro_batches * micro_batch_size of them."""
         return Reads(**self._call("reads", **_wholes(micro_batch_size=micro_batch_size, num_samples=num_samples)))
 
-    def route(self, from_name: str, to_name: str, owners: Ownership, rows_of: str = "tokens",
-              uneven: bool = False) -> Route:
+    def route(
+        self, from_name: str, to_name: str, owners: Ownership, rows_of: str = "tokens", uneven: bool = False
+    ) -> Route:
         """Plans which rows each rank of a module sends to each rank of the next."""
-        found = self._call("route", **{"from": _core.text(from_name, "from_name"), "to": _core.text(to_name, "to_name")}, rows_of=_core.text(rows_of, "rows_of"), uneven=bool(uneven),
-                           item_offsets=owners.item_offsets, token_offsets=owners.token_offsets)
-        return Route(Side(**found["from"]), Side(**found["to"]),
-                     [Transfer(a, b, range(begin, end)) for a, b, begin, end in found["transfers"]])
+        found = self._call(
+            "route",
+            **{"from": _core.text(from_name, "from_name"), "to": _core.text(to_name, "to_name")},
+            rows_of=_core.text(rows_of, "rows_of"),
+            uneven=bool(uneven),
+            item_offsets=owners.item_offsets,
+            token_offsets=owners.token_offsets,
+        )
+        return Route(
+            Side(**found["from"]),
+            Side(**found["to"]),
+            [Transfer(a, b, range(begin, end)) for a, b, begin, end in found["transfers"]],
+        )
 
-    def simulate(self, *, micro_batches: int = 1, micro_batch_size: int, order: str = "sequential",
-                 rank: int | None = None) -> Simulation:
+    def simulate(
+        self, *, micro_batches: int = 1, micro_batch_size: int, order: str = "sequential", rank: int | None = None
+    ) -> Simulation:
         """Runs all sends, receives and collectives of a step against each other, without sending a message.
 
         order: "sequential", "all_forwards_first" or "1f1b".
@@ -323,26 +381,33 @@ class Topology:
 
         Raises RuntimeError with the ranks that wait for each other and their operations, if the step does not end.
         """
-        return Simulation(**self._call(
-            "simulate", order=_core.text(order, "order"), rank=None if rank is None else _core.whole(rank, "rank"),
-            **_wholes(micro_batches=micro_batches, micro_batch_size=micro_batch_size)))
+        return Simulation(
+            **self._call(
+                "simulate",
+                order=_core.text(order, "order"),
+                rank=None if rank is None else _core.whole(rank, "rank"),
+                **_wholes(micro_batches=micro_batches, micro_batch_size=micro_batch_size),
+            )
+        )
 
     def draw(self, micro_batch_size: int = 0, *, svg: bool = False) -> str:
         """Returns a drawing of the modules' grids, of the replicas' samples and of the edges: text, or an SVG file."""
         if micro_batch_size < 0:
             raise ValueError(f"micro_batch_size must be at least 0, not {micro_batch_size}")
-        return self._call("draw", svg=bool(svg), **_wholes(micro_batch_size=micro_batch_size))
+        found: str = self._call("draw", svg=bool(svg), **_wholes(micro_batch_size=micro_batch_size))
+        return found
 
 
 _MODULE_FIELDS = ("name", "dp", "tp", "cp", "pp", "first_rank", "ranks", "order")
 
 
-def topology(world_size: int, modules: Sequence[Mapping[str, Any]],
-             edges: Sequence[tuple[str, str]] | None = None) -> Topology:
+def topology(
+    world_size: int, modules: Sequence[Mapping[str, Any]], edges: Sequence[tuple[str, str]] | None = None
+) -> Topology:
     """Makes a topology.
 
-    modules: each has `name`, the sizes dp, tp, cp and pp (default 1), and the ranks from `first_rank` on (default 0), or
-        `ranks` by place. `order` says which axis varies fastest: "tp-cp-dp-pp". One module is "language".
+    modules: each has `name`, the sizes dp, tp, cp and pp (default 1), and the ranks from `first_rank` on (default 0),
+        or `ranks` by place. `order` says which axis varies fastest: "tp-cp-dp-pp". One module is "language".
     edges: pairs (from, to). None: every other module feeds "language".
     """
     described = []
@@ -362,7 +427,9 @@ def topology(world_size: int, modules: Sequence[Mapping[str, Any]],
         described.append(fields)
     handle = ctypes.c_void_p()
     size = _core.whole(world_size, "world_size")
-    pairs = None if edges is None else [[_core.text(source, "edges"), _core.text(sink, "edges")] for source, sink in edges]
+    pairs = (
+        None if edges is None else [[_core.text(source, "edges"), _core.text(sink, "edges")] for source, sink in edges]
+    )
     _make(_core.encode({"world_size": size, "modules": described, "edges": pairs}), ctypes.byref(handle))
     return Topology(handle, size)
 
@@ -372,15 +439,25 @@ def balanced_order(costs: Iterable[float], num_groups: int) -> list[int]:
 
     Position p holds sample result[p]. num_groups is the largest dp. Every module must use this order.
     """
-    return _call(None, "balanced_order", costs=_finite(costs), num_groups=_core.whole(num_groups, "num_groups"))
+    found: list[int] = _call(
+        None, "balanced_order", costs=_finite(costs), num_groups=_core.whole(num_groups, "num_groups")
+    )
+    return found
 
 
 def _finite(values: Iterable[float]) -> list[float]:
     return [_core.number(value, f"costs[{i}]") for i, value in enumerate(_core.floats(values, "costs"))]
 
 
-def gradient_scale(*, loss: str = "per_token", reduction: str = "sum", reduction_size: int = 1, language_dp: int = 1,
-                   num_micro_batches: int = 1, num_tokens: int = 0) -> float:
+def gradient_scale(
+    *,
+    loss: str = "per_token",
+    reduction: str = "sum",
+    reduction_size: int = 1,
+    language_dp: int = 1,
+    num_micro_batches: int = 1,
+    num_tokens: int = 0,
+) -> float:
     """Returns the factor for a module's reduced gradient, so that it equals that of a run on one rank.
 
     loss: "per_token": a rank's loss is the sum over its tokens, and num_tokens counts the tokens with a loss of all
@@ -388,6 +465,16 @@ def gradient_scale(*, loss: str = "per_token", reduction: str = "sum", reduction
         replicas and num_micro_batches.
     reduction: how the module's gradients were reduced over reduction_size = dp * cp ranks: "sum" or "mean".
     """
-    return _call(None, "gradient_scale", loss=_core.text(loss, "loss"), reduction=_core.text(reduction, "reduction"),
-                 **_wholes(reduction_size=reduction_size, language_dp=language_dp,
-                           num_micro_batches=num_micro_batches, num_tokens=num_tokens))
+    found: float = _call(
+        None,
+        "gradient_scale",
+        loss=_core.text(loss, "loss"),
+        reduction=_core.text(reduction, "reduction"),
+        **_wholes(
+            reduction_size=reduction_size,
+            language_dp=language_dp,
+            num_micro_batches=num_micro_batches,
+            num_tokens=num_tokens,
+        ),
+    )
+    return found

@@ -1,12 +1,12 @@
 """Reads and writes the saved state of a run: weights, optimizer, generators (docs/state.md says what is in the folder).
 
-    state = lockstep.state.load("runs/first")            # the newest whole one; or a folder runs/first/state/step-00000437
+    state = lockstep.state.load("runs/first")            # the newest whole one; or a folder step-00000437
     model.load_state_dict(state.model)                   # tensors on the CPU, by the names of the model
     state.model["lm_head.weight"].mul_(0.5)
     lockstep.state.save(state, "runs/second/state/step-00000437")     # run:resume of another run goes on from it
 
-Files are compared with the lengths and checksums of complete.json before anything is used. PyTorch's distributed checkpoints
-and Hugging Face's loaders read the same files: this is the short way, and needs torch alone.
+Files are compared with the lengths and checksums of complete.json before anything is used. PyTorch's distributed
+checkpoints and Hugging Face's loaders read the same files: this is the short way, and needs torch alone.
 """
 
 import ctypes
@@ -26,9 +26,19 @@ _FORMAT = 1
 _STEP = re.compile(r"step-(\d+)$")
 # The names of safetensors (https://github.com/huggingface/safetensors, "Format").
 _DTYPES = {
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
-    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64,
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "C64": torch.complex64,
 }
 
 
@@ -70,7 +80,9 @@ def _read_marker(folder: pathlib.Path) -> dict[str, Any]:
     if not isinstance(marker, dict) or marker.get("crc32") != _checksum_of_marker(marker):
         raise ValueError(f"{path} does not match its own checksum: it was changed, or is torn")
     if marker["format"] > _FORMAT:
-        raise ValueError(f"{path} is of format {marker['format']}, and this package reads up to {_FORMAT}: use a newer one")
+        raise ValueError(
+            f"{path} is of format {marker['format']}, and this package reads up to {_FORMAT}: use a newer one"
+        )
     return marker
 
 
@@ -86,7 +98,7 @@ def latest(run: str | os.PathLike[str]) -> pathlib.Path:
 def _read(path: pathlib.Path, size: int) -> bytearray:
     data = bytearray(size)
     with open(path, "rb") as file:
-        return data[:file.readinto(data)]
+        return data[: file.readinto(data)]
 
 
 def _parse(path: pathlib.Path, data: bytearray) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -105,8 +117,10 @@ def _parse(path: pathlib.Path, data: bytearray) -> tuple[dict[str, Any], dict[st
             raise ValueError(f"{path}: {name} has the dtype {dtype}, which is not known here")
         size = math.prod(shape) * _DTYPES[dtype].itemsize
         if not 0 <= first <= last <= len(data) - begin or last - first != size:
-            raise ValueError(f"{path}: {name} of shape {shape} needs {size} bytes, but has the place {first} to {last} of "
-                             f"{len(data) - begin}")
+            raise ValueError(
+                f"{path}: {name} of shape {shape} needs {size} bytes, but has the place {first} to {last} of "
+                f"{len(data) - begin}"
+            )
         flat = torch.empty(0, dtype=torch.uint8)
         if size:
             flat = torch.frombuffer(data, dtype=torch.uint8, count=size, offset=begin + first)
@@ -153,8 +167,8 @@ def _bytes_of(tensor: torch.Tensor) -> bytes:
 def save(state: State, path: str | os.PathLike[str]) -> None:
     """Writes a state to a new folder, from which run:resume goes on; its name is step-N with the state's step.
 
-    Raises ValueError if the folder's name is another, or if a tensor is missing, new, or of another shape or dtype than the
-    one that was loaded: a run could not go on from it. Raises FileExistsError if the folder is there.
+    Raises ValueError if the folder has another name, or if a tensor is missing, new, or of another shape or dtype than
+    the one that was loaded: a run could not go on from it. Raises FileExistsError if the folder is there.
     """
     folder = pathlib.Path(path)
     name = f"step-{state.step:08d}"
@@ -178,8 +192,10 @@ def save(state: State, path: str | os.PathLike[str]) -> None:
             tensor = given[key]
             left[kind].discard(key)
             if list(tensor.shape) != entry["shape"] or tensor.dtype != _DTYPES[entry["dtype"]]:
-                raise ValueError(f"{key} is {tensor.dtype} of shape {list(tensor.shape)}, but the state that was loaded has "
-                                 f"{_DTYPES[entry['dtype']]} of shape {entry['shape']}")
+                raise ValueError(
+                    f"{key} is {tensor.dtype} of shape {list(tensor.shape)}, but the state that was loaded has "
+                    f"{_DTYPES[entry['dtype']]} of shape {entry['shape']}"
+                )
             body.append(_bytes_of(tensor))
         header = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
         header += b" " * (-len(header) % 8)

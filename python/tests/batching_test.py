@@ -1,4 +1,4 @@
-"""Tests lockstep.batching: that Python gets the planner's plans, by the rules that plan_test.cc holds the planner to."""
+"""Tests lockstep.batching: Python gets the planner's plans, by the rules that plan_test.cc holds the planner to."""
 
 import random
 import unittest
@@ -13,12 +13,18 @@ def random_case(seed):
     seq_len = random_.choice([16, 100, 4096])
     tokens = [random_.randint(1, seq_len) for _ in range(size)]
     kinds = [random_.choice(["audio", "image", "text"]) for _ in range(size)]
-    return tokens, kinds, {"ranks": random_.choice([1, 2, 3, 8]), "seq_len": seq_len,
-                           "balance": random_.choice(["makespan", "round_robin"])}
+    return (
+        tokens,
+        kinds,
+        {
+            "ranks": random_.choice([1, 2, 3, 8]),
+            "seq_len": seq_len,
+            "balance": random_.choice(["makespan", "round_robin"]),
+        },
+    )
 
 
 class PlanTest(unittest.TestCase):
-
     def test_each_sample_trains_once_with_its_kind_within_seq_len(self):
         for seed in range(200):
             tokens, kinds, options = random_case(seed)
@@ -58,7 +64,9 @@ class PlanTest(unittest.TestCase):
     def test_text_rides_with_images_where_it_may(self):
         tokens, kinds = [6, 6, 2, 2], ["image", "image", "text", "text"]
         alone = lockstep.batching.plan(tokens, kinds, ranks=2, seq_len=8)
-        riding = lockstep.batching.plan(tokens, kinds, ranks=2, seq_len=8, hosts={"text": ["image"], "audio": ["image"]})
+        riding = lockstep.batching.plan(
+            tokens, kinds, ranks=2, seq_len=8, hosts={"text": ["image"], "audio": ["image"]}
+        )
         self.assertEqual((alone.micro_steps, riding.micro_steps), (2, 1))
 
     def test_padding_costs_what_the_least_copy_costs(self):
@@ -69,24 +77,24 @@ class PlanTest(unittest.TestCase):
     def test_mistakes_are_named(self):
         good = {"tokens": [1, 2], "ranks": 2, "seq_len": 4}
         for wrong, error, message in (
-                ({"tokens": [1, 5]}, ValueError, "sample 1 has 5 tokens; a sample has from 1 to seq_len = 4"),
-                ({"tokens": [1.5]}, TypeError, "tokens must be a sequence of whole numbers"),
-                ({"tokens": 3}, TypeError, "tokens must be a sequence of whole numbers"),
-                ({"tokens": [2**70]}, ValueError, "tokens: "),
-                ({"kinds": ["a"]}, ValueError, "kinds has 1 values, but there are 2 samples"),
-                ({"kinds": ["a", 1]}, TypeError, "kinds must be of one type"),
-                ({"costs": [1, float("nan")]}, ValueError, "sample 1 costs nan"),
-                ({"costs": [1]}, ValueError, "costs has 1 values"),
-                ({"least_tokens": [1]}, ValueError, "least_tokens has 1 values"),
-                ({"least_costs": [1]}, ValueError, "least_costs has 1 values"),
-                ({"ranks": 0}, ValueError, "ranks must be from 1 to 1048576, not 0"),
-                ({"ranks": 2**40}, ValueError, "ranks must be from 1 to 1048576"),
-                ({"ranks": "2"}, TypeError, "ranks must be a whole number, not '2'"),
-                ({"seq_len": 1.5}, TypeError, "seq_len must be a whole number, not 1.5"),
-                ({"seq_len": 0}, ValueError, "seq_len"),
-                ({"balance": "best"}, ValueError, 'balance must be "makespan" or "round_robin", not "best"'),
-                ({"worth_a_step": float("nan")}, ValueError, "worth_a_step must be finite"),
-                ({"worth_a_step": -1}, ValueError, "worth_a_step"),
+            ({"tokens": [1, 5]}, ValueError, "sample 1 has 5 tokens; a sample has from 1 to seq_len = 4"),
+            ({"tokens": [1.5]}, TypeError, "tokens must be a sequence of whole numbers"),
+            ({"tokens": 3}, TypeError, "tokens must be a sequence of whole numbers"),
+            ({"tokens": [2**70]}, ValueError, "tokens: "),
+            ({"kinds": ["a"]}, ValueError, "kinds has 1 values, but there are 2 samples"),
+            ({"kinds": ["a", 1]}, TypeError, "kinds must be of one type"),
+            ({"costs": [1, float("nan")]}, ValueError, "sample 1 costs nan"),
+            ({"costs": [1]}, ValueError, "costs has 1 values"),
+            ({"least_tokens": [1]}, ValueError, "least_tokens has 1 values"),
+            ({"least_costs": [1]}, ValueError, "least_costs has 1 values"),
+            ({"ranks": 0}, ValueError, "ranks must be from 1 to 1048576, not 0"),
+            ({"ranks": 2**40}, ValueError, "ranks must be from 1 to 1048576"),
+            ({"ranks": "2"}, TypeError, "ranks must be a whole number, not '2'"),
+            ({"seq_len": 1.5}, TypeError, "seq_len must be a whole number, not 1.5"),
+            ({"seq_len": 0}, ValueError, "seq_len"),
+            ({"balance": "best"}, ValueError, 'balance must be "makespan" or "round_robin", not "best"'),
+            ({"worth_a_step": float("nan")}, ValueError, "worth_a_step must be finite"),
+            ({"worth_a_step": -1}, ValueError, "worth_a_step"),
         ):
             with self.subTest(wrong=wrong), self.assertRaises(error) as caught:
                 lockstep.batching.plan(**{**good, **wrong})
@@ -100,10 +108,10 @@ class PlanTest(unittest.TestCase):
 
 
 class TransformerCostTest(unittest.TestCase):
-
     def test_attention_grows_with_the_square(self):
         sequence, image = lockstep.batching.transformer_cost(
-            hidden_size=64, num_hidden_layers=2, vocab_size=100, num_attention_heads=4, intermediate_size=128)
+            hidden_size=64, num_hidden_layers=2, vocab_size=100, num_attention_heads=4, intermediate_size=128
+        )
         # Causal scores and their product with values: 2 layers * 2 products * 2 FLOPs * 64 / 2.
         self.assertEqual(sequence.quadratic, 256)
         self.assertEqual(sequence(10), 10 * sequence.linear + 100 * sequence.quadratic)

@@ -23,7 +23,6 @@ def random_items(random_, samples):
 
 
 class OwnershipTest(unittest.TestCase):
-
     def test_each_row_is_its_samples(self):
         for seed in range(100):
             random_ = random.Random(seed)
@@ -44,10 +43,11 @@ class OwnershipTest(unittest.TestCase):
                         self.assertEqual(list(rows), [r for r, s in enumerate(owners) if s in mine])
                         self.assertEqual(sum(table.slice(dp_rank, dp_size).rows_per_sample(rows_of)), len(rows))
                     order = random_.sample(range(samples), samples)
-                    self.assertEqual([owners[row] for row in table.row_order(order, rows_of)],
-                                     [s for s in order for _ in range(owners.count(s))])
-                    self.assertEqual(table.reordered(order).rows_per_sample(rows_of),
-                                     [owners.count(s) for s in order])
+                    self.assertEqual(
+                        [owners[row] for row in table.row_order(order, rows_of)],
+                        [s for s in order for _ in range(owners.count(s))],
+                    )
+                    self.assertEqual(table.reordered(order).rows_per_sample(rows_of), [owners.count(s) for s in order])
 
     def test_tokens_of_a_grid(self):
         table = mimo.ownership(items=[1, 1], grid_thw=[[1, 4, 4], [2, 2, 2]], merge=2)
@@ -55,19 +55,19 @@ class OwnershipTest(unittest.TestCase):
 
     def test_mistakes_are_named(self):
         for arguments, error, message in (
-                ({}, TypeError, "needs one of items, sample_of_item and rows_per_sample, not none"),
-                ({"items": [1], "rows_per_sample": [1]}, TypeError, "not items and rows_per_sample"),
-                ({"items": [1], "tokens": [1], "grid_thw": [[1, 1, 1]]}, TypeError, "tokens or grid_thw, not both"),
-                ({"items": [1], "merge": 2}, TypeError, "merge needs grid_thw"),
-                ({"rows_per_sample": [1], "tokens": [1]}, TypeError, "rows_per_sample gives all rows"),
-                ({"items": [1], "num_samples": 1}, TypeError, "num_samples goes with sample_of_item"),
-                ({"sample_of_item": [0]}, TypeError, "num_samples goes with sample_of_item"),
-                ({"items": [-1], "tokens": []}, ValueError, "items of sample 0 are -1"),
-                ({"items": [2], "tokens": [1]}, ValueError, "2 items"),
-                ({"items": [2**40]}, ValueError, "items add up to 1099511627776"),
-                ({"items": [1], "grid_thw": [[1, 3, 4]], "merge": 2}, ValueError, "merge"),
-                ({"items": [1], "grid_thw": [[1, 3]]}, ValueError, "grid_thw[0] has 2 values"),
-                ({"items": ["a"]}, TypeError, "items must be a sequence of whole numbers"),
+            ({}, TypeError, "needs one of items, sample_of_item and rows_per_sample, not none"),
+            ({"items": [1], "rows_per_sample": [1]}, TypeError, "not items and rows_per_sample"),
+            ({"items": [1], "tokens": [1], "grid_thw": [[1, 1, 1]]}, TypeError, "tokens or grid_thw, not both"),
+            ({"items": [1], "merge": 2}, TypeError, "merge needs grid_thw"),
+            ({"rows_per_sample": [1], "tokens": [1]}, TypeError, "rows_per_sample gives all rows"),
+            ({"items": [1], "num_samples": 1}, TypeError, "num_samples goes with sample_of_item"),
+            ({"sample_of_item": [0]}, TypeError, "num_samples goes with sample_of_item"),
+            ({"items": [-1], "tokens": []}, ValueError, "items of sample 0 are -1"),
+            ({"items": [2], "tokens": [1]}, ValueError, "2 items"),
+            ({"items": [2**40]}, ValueError, "items add up to 1099511627776"),
+            ({"items": [1], "grid_thw": [[1, 3, 4]], "merge": 2}, ValueError, "merge"),
+            ({"items": [1], "grid_thw": [[1, 3]]}, ValueError, "grid_thw[0] has 2 values"),
+            ({"items": ["a"]}, TypeError, "items must be a sequence of whole numbers"),
         ):
             with self.subTest(arguments=arguments), self.assertRaises(error) as caught:
                 mimo.ownership(**arguments)
@@ -81,7 +81,6 @@ class OwnershipTest(unittest.TestCase):
 
 
 class TopologyTest(unittest.TestCase):
-
     def test_each_row_of_an_edge_travels_once_to_the_replica_that_owns_it(self):
         for seed in range(60):
             random_ = random.Random(seed)
@@ -119,8 +118,9 @@ class TopologyTest(unittest.TestCase):
     def test_ranks_that_load_read_the_same(self):
         # The failure that this prevents: a sampler by each module's own dp gives them different samples.
         topology = mimo.topology(4, [{"name": "vision", "dp": 3}, {"name": "language", "first_rank": 3}])
-        by_own_size = {tuple(range(topology.dp_info(rank).dp_rank, 12, topology.dp_info(rank).dp_size))
-                       for rank in range(4)}
+        by_own_size = {
+            tuple(range(topology.dp_info(rank).dp_rank, 12, topology.dp_info(rank).dp_size)) for rank in range(4)
+        }
         self.assertGreater(len(by_own_size), 1)
         self.assertEqual({topology.sampling_info(rank) for rank in range(4)}, {(0, 1, True)})
 
@@ -135,8 +135,9 @@ class TopologyTest(unittest.TestCase):
             reads.positions(4, 0, 3)
 
     def test_groups_are_equal_on_every_rank_and_cover_the_module(self):
-        topology = mimo.topology(12, [{"name": "vision", "dp": 2, "tp": 2}, {"name": "language", "tp": 2, "pp": 2, "dp": 2,
-                                                                           "first_rank": 4}])
+        topology = mimo.topology(
+            12, [{"name": "vision", "dp": 2, "tp": 2}, {"name": "language", "tp": 2, "pp": 2, "dp": 2, "first_rank": 4}]
+        )
         groups = dict(topology.process_groups())
         self.assertEqual(groups["vision/dp"], topology.groups("vision", "dp"))
         self.assertEqual(sorted(rank for group in groups["language/dp-cp"] for rank in group), list(range(4, 12)))
@@ -150,20 +151,20 @@ class TopologyTest(unittest.TestCase):
     def test_mistakes_are_named(self):
         topology = mimo.topology(4, [{"name": "vision", "dp": 3}, {"name": "language", "first_rank": 3}])
         for call, error, message in (
-                (lambda: mimo.topology(4, [{"name": "vision", "dp": 3}]), ValueError, "2 rules are broken"),
-                (lambda: mimo.topology(4, [{"nam": "vision"}]), TypeError, "modules[0] has no field nam"),
-                (lambda: mimo.topology(4, [{"dp": 4}]), TypeError, "modules[0] has no name"),
-                (lambda: mimo.topology(4, [{"name": 1}]), TypeError, "modules[0].name must be a text, not 1"),
-                (lambda: mimo.topology(4, [{"name": "language", "dp": 4.0}]), TypeError, "modules[0].dp must be a whole"),
-                (lambda: mimo.topology(1, [{"name": "language", "ranks": [2**33]}]), ValueError, "rank 8589934592"),
-                (lambda: mimo.topology(1, [{"name": "language\udce4"}]), ValueError, "surrogates not allowed"),
-                (lambda: topology.validate(micro_batch_size=5), ValueError, "use 3 or 6 to suit all modules"),
-                (lambda: topology.route("a", "language", mimo.ownership(items=[1])), LookupError, 'no edge from "a"'),
-                (lambda: topology.groups("audio", "dp"), LookupError, 'no module "audio"'),
-                (lambda: topology.dp_info(0, "language"), LookupError, 'rank 0 of world_size 4 is not of "language"'),
-                (lambda: topology.simulate(micro_batch_size=6, order="best"), ValueError, 'not "best"'),
-                (lambda: topology.simulate(micro_batch_size=6, rank=4), IndexError, "rank must be from 0 to 3, not 4"),
-                (lambda: topology.draw(-1), ValueError, "at least 0"),
+            (lambda: mimo.topology(4, [{"name": "vision", "dp": 3}]), ValueError, "2 rules are broken"),
+            (lambda: mimo.topology(4, [{"nam": "vision"}]), TypeError, "modules[0] has no field nam"),
+            (lambda: mimo.topology(4, [{"dp": 4}]), TypeError, "modules[0] has no name"),
+            (lambda: mimo.topology(4, [{"name": 1}]), TypeError, "modules[0].name must be a text, not 1"),
+            (lambda: mimo.topology(4, [{"name": "language", "dp": 4.0}]), TypeError, "modules[0].dp must be a whole"),
+            (lambda: mimo.topology(1, [{"name": "language", "ranks": [2**33]}]), ValueError, "rank 8589934592"),
+            (lambda: mimo.topology(1, [{"name": "language\udce4"}]), ValueError, "surrogates not allowed"),
+            (lambda: topology.validate(micro_batch_size=5), ValueError, "use 3 or 6 to suit all modules"),
+            (lambda: topology.route("a", "language", mimo.ownership(items=[1])), LookupError, 'no edge from "a"'),
+            (lambda: topology.groups("audio", "dp"), LookupError, 'no module "audio"'),
+            (lambda: topology.dp_info(0, "language"), LookupError, 'rank 0 of world_size 4 is not of "language"'),
+            (lambda: topology.simulate(micro_batch_size=6, order="best"), ValueError, 'not "best"'),
+            (lambda: topology.simulate(micro_batch_size=6, rank=4), IndexError, "rank must be from 0 to 3, not 4"),
+            (lambda: topology.draw(-1), ValueError, "at least 0"),
         ):
             with self.subTest(message=message), self.assertRaises(error) as caught:
                 call()
@@ -171,7 +172,6 @@ class TopologyTest(unittest.TestCase):
 
 
 class LoadTest(unittest.TestCase):
-
     def test_balanced_order(self):
         self.assertEqual(mimo.balanced_order([4, 16, 9, 25], 2), [3, 0, 1, 2])
         with self.assertRaisesRegex(ValueError, r"costs\[1\] must be finite, not nan"):
@@ -179,7 +179,6 @@ class LoadTest(unittest.TestCase):
 
 
 class GradientScaleTest(unittest.TestCase):
-
     def test_the_factor_turns_the_reduced_gradient_into_that_of_one_rank(self):
         for seed in range(100):
             random_ = random.Random(seed)
@@ -188,8 +187,14 @@ class GradientScaleTest(unittest.TestCase):
             local = [random_.uniform(-1, 1) for _ in range(size)]
             for reduction, reduced in (("sum", sum(local)), ("mean", sum(local) / size)):
                 for loss, divisor in (("per_token", tokens), ("mean_of_means", language_dp * micro_batches)):
-                    factor = mimo.gradient_scale(loss=loss, reduction=reduction, reduction_size=size, num_tokens=tokens,
-                                                 language_dp=language_dp, num_micro_batches=micro_batches)
+                    factor = mimo.gradient_scale(
+                        loss=loss,
+                        reduction=reduction,
+                        reduction_size=size,
+                        num_tokens=tokens,
+                        language_dp=language_dp,
+                        num_micro_batches=micro_batches,
+                    )
                     self.assertAlmostEqual(reduced * factor, sum(local) / divisor)
 
     def test_a_step_without_tokens_has_no_mean(self):

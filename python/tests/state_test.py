@@ -15,13 +15,18 @@ TEMPORARY = pathlib.Path(os.environ["TEST_TMPDIR"])
 
 def train(folder, steps):
     """Returns the sum of each parameter after a number of steps, as the program's script prints it."""
-    output = subprocess.run(["driver/lockstep", "--nproc", "2", "--run-dir", folder, SCRIPT, "--set", f"steps={steps}"],
-                            check=True, capture_output=True, text=True).stdout
-    return {name: float(value) for name, value in (line.split() for line in output.splitlines() if line[:2] in ("0.", "1."))}
+    output = subprocess.run(
+        ["driver/lockstep", "--nproc", "2", "--run-dir", folder, SCRIPT, "--set", f"steps={steps}"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return {
+        name: float(value) for name, value in (line.split() for line in output.splitlines() if line[:2] in ("0.", "1."))
+    }
 
 
 class StateTest(unittest.TestCase):
-
     @classmethod
     def setUpClass(cls):
         cls.run_folder = TEMPORARY / "run"
@@ -38,8 +43,10 @@ class StateTest(unittest.TestCase):
         loaded = state.load(self.run_folder)
         self.assertEqual(state.latest(self.run_folder), self.folder)
         self.assertEqual((loaded.step, loaded.world_size), (2, 2))
-        self.assertEqual({name: tensor.shape for name, tensor in loaded.model.items()},
-                         {"0.weight": (3, 4), "0.bias": (3,), "1.weight": (2, 3), "1.bias": (2,)})
+        self.assertEqual(
+            {name: tensor.shape for name, tensor in loaded.model.items()},
+            {"0.weight": (3, 4), "0.bias": (3,), "1.weight": (2, 3), "1.bias": (2,)},
+        )
         for name, tensor in loaded.model.items():
             self.assertAlmostEqual(tensor.sum().item(), self.sums[name], places=5)
         self.assertEqual(loaded.tensors["optimizer.state.0.weight.step"].item(), 2)
@@ -48,7 +55,9 @@ class StateTest(unittest.TestCase):
     def test_a_state_that_was_written_again_has_the_same_bytes(self):
         self.copy("same", lambda loaded: None)
         for path in self.folder.iterdir():
-            self.assertEqual((TEMPORARY / "same/state/step-00000002" / path.name).read_bytes(), path.read_bytes(), path.name)
+            self.assertEqual(
+                (TEMPORARY / "same/state/step-00000002" / path.name).read_bytes(), path.read_bytes(), path.name
+            )
 
     def test_a_run_goes_on_from_changed_weights(self):
         self.copy("changed", lambda loaded: loaded.model["0.weight"].zero_())
@@ -57,12 +66,14 @@ class StateTest(unittest.TestCase):
         self.assertNotEqual(train(TEMPORARY / "changed", 3)["0.weight"], 0)
 
     def test_what_a_run_could_not_go_on_from_is_not_written(self):
-        for i, (change, message) in enumerate((
+        for i, (change, message) in enumerate(
+            (
                 (lambda s: s.model.pop("0.bias"), "the tensor 0.bias is missing"),
                 (lambda s: s.model.update(extra=torch.zeros(1)), "has no tensor extra"),
                 (lambda s: s.model.update({"0.bias": torch.zeros(4)}), r"0.bias is torch.float32 of shape \[4\], but"),
                 (lambda s: s.model.update({"0.bias": torch.zeros(3).half()}), "0.bias is torch.float16"),
-        )):
+            )
+        ):
             with self.subTest(message=message), self.assertRaisesRegex(ValueError, message):
                 self.copy(f"wrong{i}", change)
             self.assertFalse((TEMPORARY / f"wrong{i}").exists())
@@ -80,13 +91,23 @@ class StateTest(unittest.TestCase):
             return folder
 
         weights = "model-00001-of-00002.safetensors"
-        for i, (change, message) in enumerate((
-                (lambda f: (f / weights, (f / weights).read_bytes()[:-1]), "bytes, but complete.json says .*it is torn"),
+        for i, (change, message) in enumerate(
+            (
+                (
+                    lambda f: (f / weights, (f / weights).read_bytes()[:-1]),
+                    "bytes, but complete.json says .*it is torn",
+                ),
                 (lambda f: (f / weights, (f / weights).read_bytes()[:-1] + b"x"), "another checksum"),
-                (lambda f: (f / "complete.json", (f / "complete.json").read_bytes().replace(b'"step": 2', b'"step": 3')),
-                 "does not match its own checksum"),
+                (
+                    lambda f: (
+                        f / "complete.json",
+                        (f / "complete.json").read_bytes().replace(b'"step": 2', b'"step": 3'),
+                    ),
+                    "does not match its own checksum",
+                ),
                 (lambda f: (f / "complete.json", b"{"), "is no JSON"),
-        )):
+            )
+        ):
             folder = write(f"damaged{i}", change)
             with self.subTest(message=message), self.assertRaisesRegex(ValueError, message):
                 state.load(folder)

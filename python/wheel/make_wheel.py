@@ -1,11 +1,11 @@
 """make_wheel.py OUT ARCHIVE FILE...: packs the Python package and the program's archive into a wheel.
 
-OUT is a folder, or a file whose name a wheel may have; the name of the wheel is printed. ARCHIVE is what ./package writes.
-FILEs are those of //python/lockstep; Abseil's shared libraries, which they need, are taken from this machine.
+OUT is a folder, or a file whose name a wheel may have; the name of the wheel is printed. ARCHIVE is what ./package
+writes. FILEs are those of //python/lockstep; Abseil's shared libraries, which they need, are taken from this machine.
 
-The tag is `py3-none-manylinux_X_Y_x86_64`: ctypes loads the libraries, so one wheel serves every Python 3.10 and newer. X and
-Y are the oldest that its files allow, read from the versions of their symbols (PEP 600): glibc's, and libstdc++'s by the
-release of glibc from which on distributions have it.
+The tag is `py3-none-manylinux_2_Y_x86_64`: ctypes loads the libraries, so one wheel serves every Python from 3.10 on.
+Y is the oldest glibc that the files allow, read from the versions of their symbols (PEP 600). For symbols of libstdc++
+it is the release of glibc from which on distributions have them.
 
 The same files give the same wheel.
 """
@@ -24,7 +24,9 @@ import zipfile
 LIBSTDCXX = {29: 34, 30: 35, 31: 38, 32: 38, 33: 40}
 # What every machine has (PEP 600), and what comes with torch.
 OF_THE_SYSTEM = re.compile(r"(ld-linux-x86-64|libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|libgomp|libz)\.so")
-OF_TORCH = re.compile(r"(libtorch_cpu|libtorch_cuda|libtorch|libc10|libc10_cuda|libcudart|libnccl|libarrow|libparquet)\.so")
+OF_TORCH = re.compile(
+    r"(libtorch_cpu|libtorch_cuda|libtorch|libc10|libc10_cuda|libcudart|libnccl|libarrow|libparquet)\.so"
+)
 
 
 def output_of(*command):
@@ -38,8 +40,10 @@ def is_library(data):
 def symbol_versions(path):
     """Returns the largest minor version of GLIBC_2.x and GLIBCXX_3.4.x that a file asks for."""
     text = output_of("objdump", "-T", str(path))
-    return {name: max((int(minor) for minor in re.findall(pattern, text)), default=0)
-            for name, pattern in (("glibc", r"\(GLIBC_2\.(\d+)"), ("libstdcxx", r"\(GLIBCXX_3\.4\.(\d+)"))}
+    return {
+        name: max((int(minor) for minor in re.findall(pattern, text)), default=0)
+        for name, pattern in (("glibc", r"\(GLIBC_2\.(\d+)"), ("libstdcxx", r"\(GLIBCXX_3\.4\.(\d+)"))
+    }
 
 
 def needed(path):
@@ -117,10 +121,12 @@ def main(out, archive, files):
     tag = tag_of(members, scratch)
     info = f"lockstep-{version}.dist-info"
     for name, text in (
-            ("METADATA", METADATA.format(version=version, torch=torch) + texts["lockstep/_program/README.md"]),
-            ("WHEEL", f"Wheel-Version: 1.0\nGenerator: lockstep\nRoot-Is-Purelib: false\nTag: {tag}\n"),
-            ("entry_points.txt", "[console_scripts]\nlockstep = lockstep._program:main\n"
-                                 "lockstep-to-wandb = lockstep._program:to_wandb\n"),
+        ("METADATA", METADATA.format(version=version, torch=torch) + texts["lockstep/_program/README.md"]),
+        ("WHEEL", f"Wheel-Version: 1.0\nGenerator: lockstep\nRoot-Is-Purelib: false\nTag: {tag}\n"),
+        (
+            "entry_points.txt",
+            "[console_scripts]\nlockstep = lockstep._program:main\nlockstep-to-wandb = lockstep._program:to_wandb\n",
+        ),
     ):
         members.append((f"{info}/{name}", text.encode(), 0o644))
     record = io.StringIO()

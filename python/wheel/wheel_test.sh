@@ -23,7 +23,9 @@ expect "the name has the oldest glibc that docs/install.md promises" -py3-none-m
 
 # The environment sees nothing of this build: its torch and what that imports come by a .pth file, as if installed.
 python3 -I -m venv environment || exit 1
-run() { env -i PATH="$PWD/environment/bin:/usr/bin:/bin" HOME="$TEST_TMPDIR" OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore "$@" 2>&1; }
+run() {
+  env -i PATH="$PWD/environment/bin:/usr/bin:/bin" HOME="$TEST_TMPDIR" OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore "$@" 2>&1
+}
 expect "pip" "Successfully installed lockstep" "$(run pip install --disable-pip-version-check --no-index "./${wheel[0]}")"
 printf '%s\n' 'local torch = require "lockstep.torch"' \
   'print("sum", torch.ones({ 3 }):sum():item(), require("lockstep.distributed").world_size())' >script.lua
@@ -45,8 +47,10 @@ printf '%s\n' "$libtorch" "${LOCKSTEP_CACHE:-$home/.cache/lockstep}/data/torch_p
 chmod -R a-w environment
 find environment | sort >before
 expect "two ranks" "sum	3	2" "$(run lockstep --nproc 2 script.lua)"
-expect "torchrun" "sum	3	2" "$(run python -I -m torch.distributed.run --standalone --nproc-per-node 2 --no-python lockstep script.lua)"
-expect "a script by its name" "the script has no such key (known: batch_size" "$(run lockstep --nproc 1 scripts/digits_mlp.lua --set nothing=1)"
+torchrun=(python -I -m torch.distributed.run --standalone --nproc-per-node 2 --no-python)
+expect "torchrun" "sum	3	2" "$(run "${torchrun[@]}" lockstep script.lua)"
+expect "a script by its name" "the script has no such key (known: batch_size" \
+  "$(run lockstep --nproc 1 scripts/digits_mlp.lua --set nothing=1)"
 mkdir scripts
 echo 'print("own script")' >scripts/digits_mlp.lua
 expect "a script here comes first" "own script" "$(run lockstep --nproc 1 scripts/digits_mlp.lua)"
