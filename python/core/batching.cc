@@ -106,7 +106,7 @@ char* lockstep_plan_make(const char* options, int64_t size, const int64_t* token
 }
 
 // Writes micro_steps, tokens, padding_micro_batches, and the lengths of lockstep_plan_read's
-// arrays: the number of micro-batches and that of samples in them.
+// arrays: the numbers of micro-batches and of samples in them.
 void lockstep_plan_count(const lockstep::batching::Plan* plan, int64_t counts[5]) {
   counts[0] = plan->micro_steps;
   counts[1] = plan->tokens;
