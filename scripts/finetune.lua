@@ -6,10 +6,10 @@
 --     ./run scripts/finetune.lua --set model=qwen --set checkpoint.offload=host --set tiles=4     # in less memory
 --
 -- A line of the file is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}], "tools": [...]};
--- or ShareGPT's, Alpaca's, {"prompt": ..., "completion": ...} or {"text": ...}: see docs/chat.md. The model learns what
--- the assistant says. A picture in a content is {"type": "image", "path": "cat.png"}. Before step 0 the run lists
--- samples that seq_len cuts or that teach nothing. Held-out conversations show their loss, and the share of answers
--- that are exact.
+-- ShareGPT, Alpaca, {"prompt": ..., "completion": ...} and {"text": ...} are read, too: see docs/chat.md. `data` may be
+-- the name of a data set in the Hub's cache. The model learns what the assistant says. A picture in a content is
+-- {"type": "image", "path": "cat.png"}. Before step 0 the run lists samples that seq_len cuts or that teach nothing.
+-- Held-out conversations show their loss, and the share of answers that are exact.
 
 local batching = require "lockstep.batching"
 local data = require "lockstep.data"
@@ -28,7 +28,7 @@ local instructions = require "instructions"
 local config = run.config({
   model = "", -- a folder with config.json, weights, tokenizer.json and a chat template, or a name in the Hub's cache
   ignore = "", -- keys of config.json to pass over, split by commas
-  data = "", -- conversations; default: instructions.lua
+  data = "", split = "", -- conversations; default: instructions.lua. A split of a data set of the Hub, default "train"
   held_out = 0.1, -- the share of conversations, or their number
   seed = 1, steps = 200,
   samples_per_step = 16, -- over all ranks
@@ -71,14 +71,15 @@ local schedule = optim.schedule.warmup_cosine { warmup_steps = math.min(config.w
   total_steps = config.steps }
 
 -- Data: conversations as ids, in an order of the seed. The loader's place is saved with the model.
-local source = config.data == "" and instructions.conversations() or data.source(config.data)
+local source = data.conversations(config.data == "" and instructions.conversations() or config.data,
+  { kind = "conversation", roles = config.roles, split = config.split })
 local train, held_out = data.split(source, { held_out = config.held_out, seed = config.seed })
 local folder = config.data:match("^(.*)/") or "." -- of relative paths of pictures
 local function encode_sample(sample, is_prompt)
   return chat:encode_sample(sample, { generation_prompt = is_prompt, processor = process, folder = folder,
     renderer = config.renderer, roles = config.roles })
 end
-local reads = text.recognise(source, { encode = encode_sample, tokenizer = tokenizer, roles = config.roles })
+local reads = source:show { encode = encode_sample, tokenizer = tokenizer }
 local loader = data.loader { source = train, seed = config.seed, rank = 0, world = 1, map = encode_sample }
 local stream = batching.stream { source = loader, buffer = config.samples_per_step, seq_len = config.seq_len }
 
@@ -87,9 +88,9 @@ local function evaluate(title)
   if #held_out == 0 then return config.keep_best and error("keep_best needs held-out conversations", 0) end
   local samples, questions, own, prompts, right = {}, {}, {}, {}, 0
   for i = 1, math.min(config.eval_samples, #held_out) do
-    local ok, sample = pcall(encode_sample, held_out[i])
+    local row = held_out[i]
+    local ok, sample = pcall(encode_sample, row)
     samples[i] = ok and sample or error(held_out:place(i) .. ": " .. sample, 0)
-    local row = text.row(held_out[i], { roles = config.roles })
     row.messages, row.answer = text.last_answer(row.messages or {})
     if row.messages and #questions < config.answers then questions[#questions + 1] = row end
   end

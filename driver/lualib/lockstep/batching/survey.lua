@@ -58,12 +58,21 @@ local function survey_part(o, count)
     return { ok = ok, mapped = mapped }
   end }
   local function name(list, text)
-    if #list < NAMED then list[#list + 1] = { loader:last_position(), loader:place() .. ": " .. text } end
+    local place = loader:place() .. ": "
+    if text:sub(1, #place) ~= place then text = place .. text end -- what cannot be read names its place itself
+    if #list < NAMED then list[#list + 1] = { loader:last_position(), text } end
   end
   local function survey_next()
-    local result = loader()
+    local is_read, result = pcall(loader)
     local report, reason
-    if result.ok then report, reason = report_on(result.mapped, o) else reason = result.mapped end
+    if not is_read then
+      loader:pass_over()
+      reason = result:gsub("^.-data%.loader: ", "")
+    elseif result.ok then
+      report, reason = report_on(result.mapped, o)
+    else
+      reason = result.mapped
+    end
     found.samples = found.samples + 1
     if not report then
       found.failed = found.failed + 1
