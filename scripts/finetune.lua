@@ -8,8 +8,9 @@
 -- A line of the file is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}], "tools": [...]};
 -- ShareGPT, Alpaca, {"prompt": ..., "completion": ...} and {"text": ...} are read, too: see docs/chat.md. `data` may be
 -- the name of a data set in the Hub's cache. The model learns what the assistant says. A picture in a content is
--- {"type": "image", "path": "cat.png"}. Before step 0 the run lists samples that seq_len cuts or that teach nothing.
--- Held-out conversations show their loss, and the share of answers that are exact.
+-- {"type": "image", "path": "cat.png"}. Before step 0 the run lists samples that seq_len cuts or that teach nothing;
+-- a cut is an error unless --set on_cut allows it. Held-out conversations show their loss, and the share of exact
+-- answers.
 
 local batching = require "lockstep.batching"
 local data = require "lockstep.data"
@@ -34,7 +35,8 @@ local config = run.config({
   samples_per_step = 16, -- over all ranks
   renderer = "", -- "auto" for a template that drops the reasoning of earlier turns, as Qwen3's: see docs/chat.md
   roles = "", -- of messages that the template knows, besides user, assistant, tool and other common ones
-  seq_len = 2048, -- tokens of a micro-batch, at most; a longer conversation is cut
+  seq_len = 2048, -- tokens of a micro-batch, at most
+  on_cut = "error", -- of conversations longer than that; "drop" leaves them out, "cut" shortens them
   lr = 0.0, -- 0: 2e-4 for an adapter, 2e-5 for all weights
   weight_decay = 0.0,
   warmup_steps = 10,
@@ -81,7 +83,8 @@ local function encode_sample(sample, is_prompt)
 end
 local reads = source:show { encode = encode_sample, tokenizer = tokenizer }
 local loader = data.loader { source = train, seed = config.seed, rank = 0, world = 1, map = encode_sample }
-local stream = batching.stream { source = loader, buffer = config.samples_per_step, seq_len = config.seq_len }
+local stream = batching.stream { source = loader, buffer = config.samples_per_step, seq_len = config.seq_len,
+  on_cut = config.on_cut }
 
 -- Records the loss and the exact answers of held-out conversations, and shows the first three.
 local function evaluate(title)
@@ -118,8 +121,8 @@ end
 
 run:state({ model = model, optimizer = optimizer, stream = stream }, { every = config.save_every, keep = 2 })
 if not run:resume() then
-  batching.survey { source = train, map = encode_sample, reads = reads, seed = config.seed,
-    seq_len = config.seq_len, samples = (config.steps + 1) * config.samples_per_step } -- one window is read ahead
+  batching.survey { source = train, map = encode_sample, reads = reads, seed = config.seed, seq_len = config.seq_len,
+    on_cut = config.on_cut, samples = (config.steps + 1) * config.samples_per_step } -- one window is read ahead
   evaluate "before"
 end
 
@@ -131,7 +134,7 @@ for step, micro_batches, report in run:steps(stream, config.steps) do
   local grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })
   optimizer:zero_grad()
   log.step { loss = loss, grad_norm = grad_norm, lr = lr * schedule(step), tokens = report.tokens,
-    counts = batching.lost(report) }
+    samples = report.samples, counts = batching.lost(report) }
   if run:every(config.eval_every) then evaluate(step + 1 < config.steps and "step " .. step + 1 or "after") end
 end
 if config.keep_best then log.print("the best loss, and its step:", run:load_best()) end
