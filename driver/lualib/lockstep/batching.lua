@@ -237,7 +237,8 @@ end
 ---@return table<string, integer>
 function M.lost(report)
   return { truncated_samples = report.truncated_samples, truncated_tokens = report.truncated_tokens,
-    truncated_loss_tokens = report.truncated_loss_tokens, dropped_samples = report.dropped_samples, samples_without_loss = report.samples_without_loss }
+    truncated_loss_tokens = report.truncated_loss_tokens, dropped_samples = report.dropped_samples,
+    samples_without_loss = report.samples_without_loss }
 end
 
 -- Streaming -----------------------------------------------------------------------------------------
@@ -298,8 +299,8 @@ function M.stream(opts)
   plain.check(o.on_cut ~= "drop" or not o.load, 'batching.stream: on_cut = "drop" needs samples; of an index leave the '
     .. "long entries out yourself")
   local stream = setmetatable({
-    on_cut = o.on_cut, lost = cutting.none(), check = check, source = o.source, buffer = o.buffer, max_wait = o.max_wait, drawn = 0, windows = 0, tokens = 0,
-    padding_tokens = 0, held = 0, samples = {}, ages = {}, ended = false, stuck = false,
+    check = check, source = o.source, buffer = o.buffer, max_wait = o.max_wait, on_cut = o.on_cut, drawn = 0,
+    windows = 0, tokens = 0, padding_tokens = 0, lost = cutting.none(), held = 0, samples = {}, ages = {}, ended = false, stuck = false,
   }, Stream)
   local state = o.state
   o.source, o.buffer, o.max_wait, o.state, o.on_cut = nil, nil, nil, nil, nil
@@ -331,12 +332,7 @@ function Stream:fill()
   end
   local before = #self.samples
   while #self.samples < self.buffer and not self.ended do
-    local sample, drawn = nil, 1
-    if self.on_cut == "drop" then
-      sample, drawn = cutting.draw(self.source, self.options.seq_len, self.lost)
-    else
-      sample = self.source()
-    end
+    local sample, drawn = cutting.draw(self.source, self.on_cut, self.options.seq_len, self.lost)
     if sample == nil then
       self.ended = true
     else

@@ -47,16 +47,17 @@ function M.left_out(sample, seq_len)
   return { samples = 1, tokens = #ids, loss_tokens = loss_tokens_of(sample.loss_mask, #ids) }
 end
 
---- Draws samples from `source` until one fits. Adds what the others have to `lost`.
+--- Draws a sample from `source`; with the rule "drop", until one fits. Adds what the others have to `lost`.
 ---@param source fun(): batching.Sample?
+---@param rule string
 ---@param seq_len integer
 ---@param lost batching.Lost
 ---@return batching.Sample? sample
 ---@return integer drawn
-function M.draw(source, seq_len, lost)
+function M.draw(source, rule, seq_len, lost)
   for drawn = 1, PATIENCE do
     local sample = source()
-    local left_out = M.left_out(sample, seq_len)
+    local left_out = rule == "drop" and M.left_out(sample, seq_len)
     if not left_out then return sample, sample == nil and drawn - 1 or drawn end
     for key, count in pairs(left_out) do lost[key] = lost[key] + count end
   end
