@@ -300,7 +300,8 @@ function M.stream(opts)
     .. "long entries out yourself")
   local stream = setmetatable({
     check = check, source = o.source, buffer = o.buffer, max_wait = o.max_wait, on_cut = o.on_cut, drawn = 0,
-    windows = 0, tokens = 0, padding_tokens = 0, lost = cutting.none(), held = 0, samples = {}, ages = {}, ended = false, stuck = false,
+    windows = 0, tokens = 0, padding_tokens = 0, lost = cutting.none(), held = 0, samples = {}, ages = {},
+    ended = false, stuck = false,
   }, Stream)
   local state = o.state
   o.source, o.buffer, o.max_wait, o.state, o.on_cut = nil, nil, nil, nil, nil
