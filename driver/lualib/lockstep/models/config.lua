@@ -41,6 +41,18 @@ local ONLY = {
 
 local function show(value) return type(value) == "string" and '"' .. value .. '"' or tostring(value) end
 
+--- Returns the value of a config's text. Python writes Infinity and NaN, which are no JSON: where the text has them, a
+--- huge number and null stand for them.
+---@param text string
+---@param path string? for messages
+---@return any
+function M.decode(text, path)
+  local ok, value = pcall(core.json_decode, text, path)
+  if ok then return value end
+  local infinite = text:gsub("([:%[,]%s*%-?)Infinity", "%11e308"):gsub("([:%[,]%s*)NaN", "%1null")
+  return core.json_decode(infinite, path)
+end
+
 --- Reads config.json of a folder.
 ---@param folder string
 ---@return table<string, any>
@@ -49,7 +61,7 @@ function M.read(folder)
   local path = folder .. "/config.json"
   local text, reason = plain.read_file(path)
   if not text then fail("cannot read %s (%s): a model's folder holds config.json and *.safetensors", path, reason) end
-  local config = core.json_decode(text, path)
+  local config = M.decode(text, path)
   if type(config) ~= "table" then fail("%s must hold a JSON object", path) end
   return config, text
 end
