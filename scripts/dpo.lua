@@ -5,9 +5,10 @@
 --
 -- Each line of the file is {"prompt": [{"role": "user", "content": "..."}], "chosen": [{"role": "assistant",
 -- "content": "..."}], "rejected": [...]}, and may have "tools"; strings, pairs without a prompt and ShareGPT's
--- are read, too: see docs/chat.md. Every message of the assistant behind the prompt is
--- scored. Pairs longer than seq_len, or without a difference, are skipped and listed. Log-probabilities under the model
--- as it began are computed once, and kept in the run's folder.
+-- are read, too: see docs/chat.md. `data` may also be the name of a data set in the Hub's cache. Every message of the
+-- assistant behind the prompt is scored. Pairs without a difference are skipped and listed. Pairs longer than seq_len
+-- are an error, or skipped, too, with --set on_cut=drop.
+-- Log-probabilities under the model as it began are computed once, and kept in the run's folder.
 
 local batching = require "lockstep.batching"
 local data = require "lockstep.data"
@@ -26,10 +27,11 @@ local torch = require "lockstep.torch"
 local config = run.config({
   model = "", -- a folder of Hugging Face, or a name in its local cache; empty: a small model
   ignore = "", -- keys of config.json to pass over, split by commas
-  data = "", -- empty: words, written backwards and wrongly
+  data = "", split = "", -- empty: words, written backwards and wrongly; a split of the Hub, default "train"
   seed = 1, steps = 240, pairs_per_step = 32, held_out = 256, -- pairs over all ranks
   renderer = "", roles = "", -- as in finetune.lua
   seq_len = 1024, -- tokens of a micro-batch, at most; both conversations of a pair must fit
+  on_cut = "error", -- or "drop", which skips pairs that do not
   loss = { variant = "sigmoid", beta = 0.1, label_smoothing = 0.0 }, -- variant: or "ipo"
   lr = 0.0, warmup_steps = 10, -- lr = 0: 1e-5 for an adapter, 1e-6 for all weights, 2e-3 for the small model
   lora = { r = 8, alpha = 16, targets = "all-linear" }, -- r = 0: all weights
@@ -37,6 +39,7 @@ local config = run.config({
 }, { at_least = { seed = 0, steps = 1, pairs_per_step = 1, seq_len = 1, warmup_steps = 0, save_every = 1,
   ["lora.r"] = 0 } })
 torch.manual_seed(config.seed)
+assert(config.on_cut == "error" or config.on_cut == "drop", "--set on_cut takes error or drop: a pair cannot be cut")
 local dir, path = config.model, config.data
 if dir == "" then
   dir = run.dir .. "/start"
@@ -45,9 +48,10 @@ end
 if path == "" then path = require("reverse_words").write_preferences(run.dir .. "/preferences.jsonl", 4000) end
 
 -- Pairs as samples for batching: the chosen conversation, then the rejected one, and how long they are.
-local chat, source, samples, skipped = text.chat(dir), data.source(path), {}, {}
-local function encode(line)
-  local pair, ids, masks = text.preference(line, { roles = config.roles }), {}, {}
+local source = data.conversations(path, { kind = "preference", roles = config.roles, split = config.split })
+local chat, samples, skipped, all_ids, tokens, num_long = text.chat(dir), {}, {}, {}, 0, 0
+local function encode(pair)
+  local ids, masks = {}, {}
   for half, messages in ipairs { pair.chosen, pair.rejected } do
     local sample = chat:encode(messages, text.options(pair, { loss_from = pair.first, renderer = config.renderer }))
     sample.loss_mask[1] = 0 -- no token before it predicts it
@@ -59,14 +63,20 @@ local function encode(line)
   return { kind = "pair", input_ids = torch.cat(ids), loss_mask = torch.cat(masks):bool(),
     lengths = torch.tensor({ lengths }, { dtype = torch.int64 }) }, reason
 end
-text.recognise(source, { kind = "preference", roles = config.roles, encode = encode, tokenizer = text.tokenizer(dir) })
+source:show { encode = encode, tokenizer = text.tokenizer(dir) }
 for i = 1, #source do
   local ok, sample, reason = pcall(encode, source[i])
   if not ok then error(source:place(i) .. ": " .. sample, 0) end
   if reason then skipped[#skipped + 1] = source:place(i) .. ": " .. reason else samples[#samples + 1] = sample end
+  all_ids[i], tokens = sample.input_ids, tokens + #sample.input_ids
+  if #sample.input_ids > config.seq_len then num_long = num_long + 1 end
 end
-log.record("pairs", { pairs = #samples, counts = { skipped = #skipped } })
-log.list(("%d pairs are skipped with seq_len = %d"):format(#skipped, config.seq_len), skipped, "skipped.txt")
+log.record("pairs", { pairs = #samples, tokens = tokens, counts = { skipped = #skipped, too_long = num_long } })
+local title = ("%d pairs are skipped, %d of them longer than seq_len = %d"):format(#skipped, num_long, config.seq_len)
+if num_long > 0 and config.on_cut == "error" then
+  error(log.listing(title .. ". Raise seq_len, or --set on_cut=drop", skipped, "skipped.txt"), 0)
+end
+log.list(title, skipped, "skipped.txt")
 if #samples == 0 then error(path .. " has no pair to learn from", 0) end
 
 -- Returns the log-probabilities of each pair's answers: [pairs, 2].
@@ -91,7 +101,7 @@ end
 local function reference_of_all()
   local file, batches, report = run.dir .. "/reference.safetensors", deal(samples)
   local note = { made_from = table.concat({ dir, config.loss.variant, report.tokens, report.loss_tokens,
-    files.checksum(path) }, " ") }
+    files.checksum_of(all_ids) }, " ") }
   local ok, kept, of = pcall(data.safetensors, file)
   if dist.all_gather_object(ok and of.made_from == note.made_from)[1] then return kept.log_probs end
   local log_probs = torch.zeros { #samples, 2 }

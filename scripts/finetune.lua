@@ -6,10 +6,11 @@
 --     ./run scripts/finetune.lua --set model=qwen --set checkpoint.offload=host --set tiles=4     # in less memory
 --
 -- A line of the file is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}], "tools": [...]};
--- or ShareGPT's, Alpaca's, {"prompt": ..., "completion": ...} or {"text": ...}: see docs/chat.md. The model learns what
--- the assistant says. A picture in a content is {"type": "image", "path": "cat.png"}. Before step 0 the run lists
--- samples that seq_len cuts or that teach nothing. Held-out conversations show their loss, and the share of answers
--- that are exact.
+-- ShareGPT, Alpaca, {"prompt": ..., "completion": ...} and {"text": ...} are read, too: see docs/chat.md. `data` may be
+-- the name of a data set in the Hub's cache. The model learns what the assistant says. A picture in a content is
+-- {"type": "image", "path": "cat.png"}. Before step 0 the run lists samples that seq_len cuts or that teach nothing;
+-- a cut is an error unless --set on_cut allows it. Held-out conversations show their loss, and the share of exact
+-- answers.
 
 local batching = require "lockstep.batching"
 local data = require "lockstep.data"
@@ -28,13 +29,14 @@ local instructions = require "instructions"
 local config = run.config({
   model = "", -- a folder with config.json, weights, tokenizer.json and a chat template, or a name in the Hub's cache
   ignore = "", -- keys of config.json to pass over, split by commas
-  data = "", -- conversations; default: instructions.lua
+  data = "", split = "", -- conversations; default: instructions.lua. A split of a data set of the Hub, default "train"
   held_out = 0.1, -- the share of conversations, or their number
   seed = 1, steps = 200,
   samples_per_step = 16, -- over all ranks
   renderer = "", -- "auto" for a template that drops the reasoning of earlier turns, as Qwen3's: see docs/chat.md
   roles = "", -- of messages that the template knows, besides user, assistant, tool and other common ones
-  seq_len = 2048, -- tokens of a micro-batch, at most; a longer conversation is cut
+  seq_len = 2048, -- tokens of a micro-batch, at most
+  on_cut = "error", -- of conversations longer than that; "drop" leaves them out, "cut" shortens them
   lr = 0.0, -- 0: 2e-4 for an adapter, 2e-5 for all weights
   weight_decay = 0.0,
   warmup_steps = 10,
@@ -71,25 +73,27 @@ local schedule = optim.schedule.warmup_cosine { warmup_steps = math.min(config.w
   total_steps = config.steps }
 
 -- Data: conversations as ids, in an order of the seed. The loader's place is saved with the model.
-local source = config.data == "" and instructions.conversations() or data.source(config.data)
+local source = data.conversations(config.data == "" and instructions.conversations() or config.data,
+  { kind = "conversation", roles = config.roles, split = config.split })
 local train, held_out = data.split(source, { held_out = config.held_out, seed = config.seed })
 local folder = config.data:match("^(.*)/") or "." -- of relative paths of pictures
 local function encode_sample(sample, is_prompt)
   return chat:encode_sample(sample, { generation_prompt = is_prompt, processor = process, folder = folder,
     renderer = config.renderer, roles = config.roles })
 end
-local reads = text.recognise(source, { encode = encode_sample, tokenizer = tokenizer, roles = config.roles })
+local reads = source:show { encode = encode_sample, tokenizer = tokenizer }
 local loader = data.loader { source = train, seed = config.seed, rank = 0, world = 1, map = encode_sample }
-local stream = batching.stream { source = loader, buffer = config.samples_per_step, seq_len = config.seq_len }
+local stream = batching.stream { source = loader, buffer = config.samples_per_step, seq_len = config.seq_len,
+  on_cut = config.on_cut }
 
 -- Records the loss and the exact answers of held-out conversations, and shows the first three.
 local function evaluate(title)
   if #held_out == 0 then return config.keep_best and error("keep_best needs held-out conversations", 0) end
   local samples, questions, own, prompts, right = {}, {}, {}, {}, 0
   for i = 1, math.min(config.eval_samples, #held_out) do
-    local ok, sample = pcall(encode_sample, held_out[i])
+    local row = held_out[i]
+    local ok, sample = pcall(encode_sample, row)
     samples[i] = ok and sample or error(held_out:place(i) .. ": " .. sample, 0)
-    local row = text.row(held_out[i], { roles = config.roles })
     row.messages, row.answer = text.last_answer(row.messages or {})
     if row.messages and #questions < config.answers then questions[#questions + 1] = row end
   end
@@ -117,8 +121,8 @@ end
 
 run:state({ model = model, optimizer = optimizer, stream = stream }, { every = config.save_every, keep = 2 })
 if not run:resume() then
-  batching.survey { source = train, map = encode_sample, reads = reads, seed = config.seed,
-    seq_len = config.seq_len, samples = (config.steps + 1) * config.samples_per_step } -- one window is read ahead
+  batching.survey { source = train, map = encode_sample, reads = reads, seed = config.seed, seq_len = config.seq_len,
+    on_cut = config.on_cut, samples = (config.steps + 1) * config.samples_per_step } -- one window is read ahead
   evaluate "before"
 end
 
@@ -130,7 +134,7 @@ for step, micro_batches, report in run:steps(stream, config.steps) do
   local grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })
   optimizer:zero_grad()
   log.step { loss = loss, grad_norm = grad_norm, lr = lr * schedule(step), tokens = report.tokens,
-    counts = batching.lost(report) }
+    samples = report.samples, counts = batching.lost(report) }
   if run:every(config.eval_every) then evaluate(step + 1 < config.steps and "step " .. step + 1 or "after") end
 end
 if config.keep_best then log.print("the best loss, and its step:", run:load_best()) end

@@ -4,9 +4,10 @@
 --     ./run scripts/grpo.lua --set images=true      # half of the words are pictures
 --     ./run scripts/grpo.lua --set model=qwen --set task=my_task --set lora.r=16 --set loss.beta=0.02
 --
--- A task is a module beside this script; see reverse_words.lua. Answers are sampled here, or by another engine with
--- --set export=DIR --set rollouts=FILE. A step then writes its weights to DIR/step-000012, and reads lines appended to
--- FILE: {"version": 12, "problem": 7, "answers": [{"ids": [...], "log_probs": [...], "reward": 0.5}, ...]}.
+-- A task is a module beside this script; see reverse_words.lua, and questions.lua for questions of a file. Answers are
+-- sampled here, or by another engine with --set export=DIR --set rollouts=FILE. A step then writes its weights to
+-- DIR/step-000012, and reads lines appended to FILE:
+-- {"version": 12, "problem": 7, "answers": [{"ids": [...], "log_probs": [...], "reward": 0.5}, ...]}.
 
 local batching = require "lockstep.batching"
 local data = require "lockstep.data"
@@ -24,7 +25,8 @@ local torch = require "lockstep.torch"
 local config = run.config({
   model = "", -- a folder or a name of the Hub; empty: a small model that has learnt the task a little, in `warm_steps`
   ignore = "", -- keys of config.json to pass over, split by commas
-  task = "reverse_words", images = false, warm_steps = 60, seed = 1, steps = 120,
+  task = "reverse_words", data = "", split = "", -- questions.lua reads `data`: a file, or a data set in the Hub's cache
+  images = false, warm_steps = 60, seed = 1, steps = 120,
   problems_per_step = 32, group_size = 8, -- problems over all ranks, and answers to each
   max_new_tokens = 10, temperature = 1.0, updates = 1, -- of the weights by the answers of a step
   seq_len = 1024, -- tokens of a micro-batch, at most; a longer prompt with its answer is skipped
@@ -45,7 +47,7 @@ if dir == "" then
   dir = run.dir .. "/start"
   tasks.write_model(dir, { images = config.images, steps = config.warm_steps })
 end
-local task = tasks.new(dir, config.images)
+local task = tasks.new(dir, config.images, config)
 local net = models.load(dir, { device = dist.device(), ignore = config.ignore })
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 -- A micro-batch of text leaves the vision tower out, on every rank alike: batching sees to that.

@@ -70,7 +70,8 @@ local schedule = optim.schedule.warmup_cosine { warmup_steps = math.min(config.w
 local chat, process = text.chat(config.model), images.processor(config.model)
 local merge = list[1].visual_layout.merge -- patches of a token's side
 local folder = config.data:match("^(.*)/") or "." -- of relative paths of pictures
-local samples = data.loader { source = data.source(config.data), seed = config.seed, rank = 0, world = 1,
+local conversations = data.conversations(config.data, { kind = "conversation" })
+local samples = data.loader { source = conversations, seed = config.seed, rank = 0, world = 1,
   map = function(sample)
     return chat:encode_sample(sample, { processor = process, folder = folder })
   end }

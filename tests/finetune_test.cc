@@ -174,12 +174,35 @@ TEST(FineTune, WhatIsCutAndWhatTeachesNothingIsListedAndCounted) {
   folder.Write("chats.jsonl", lines);
 
   // One rank: it holds no sample back for a later step.
-  const Ended ended = RunOne(FineTune(folder, "out",
-                                      {"model=model", "data=chats.jsonl", "held_out=0", "steps=3",
-                                       "lora.r=2", "seq_len=32", "samples_per_step=17"},
-                                      "1"));
+  const auto run = [&](const std::string& out, const Strings& more) {
+    Strings settings = {"model=model", "data=chats.jsonl", "held_out=0",         "steps=3",
+                        "lora.r=2",    "seq_len=32",       "samples_per_step=17"};
+    settings.insert(settings.end(), more.begin(), more.end());
+    return RunOne(FineTune(folder, out, settings, "1"));
+  };
 
+  const Ended refused = run("refused", {});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("batching.survey: 2 of 17 samples are longer than seq_len"));
+  EXPECT_THAT(refused.err, HasSubstr("chats.jsonl, line 8: "));
+  EXPECT_THAT(refused.out, Not(HasSubstr("step 0/3")));
+
+  const Ended dropped = run("dropped", {"on_cut=drop"});
+  ASSERT_EQ(dropped.exit_code, 0) << dropped.err;
+  // Other samples take the places of those that are left out.
+  EXPECT_EQ(Values(folder, "dropped", Of::kSteps, "samples"), (std::vector<double>{17, 17, 17}));
+  EXPECT_EQ(Values(folder, "dropped", Of::kSteps, "truncated_samples"),
+            (std::vector<double>{0, 0, 0}));
+  for (double tokens : Values(folder, "dropped", Of::kSteps, "truncated_tokens")) {
+    EXPECT_GT(tokens, 64);
+  }
+
+  const Ended ended = run("out", {"on_cut=cut"});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("  messages  assistant 16  user 17\n"));
+  for (double tokens : Values(folder, "out", Of::kSteps, "truncated_tokens")) {
+    EXPECT_GT(tokens, 2);
+  }
   const std::string survey = folder.Read("out/survey.txt");
   EXPECT_THAT(survey, ContainsRegex("chats.jsonl, line 3: [0-9]+ of [0-9]+ tokens are cut, "
                                     "[0-9]+ of them with a loss; nothing is left to learn\n"));

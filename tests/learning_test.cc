@@ -251,17 +251,25 @@ TEST(Dpo, PairsThatTeachNothingOrAreTooLongAreSkippedAndListed) {
                 Message("assistant", "bb"));
   folder.Write("pairs.jsonl", lines);
 
-  const Ended ended = RunOne(
-      Train(folder, "dpo.lua", 2,
-            {"data=pairs.jsonl", "steps=2", "pairs_per_step=4", "held_out=1", "seq_len=40"}));
+  const std::vector<std::string> settings = {"data=pairs.jsonl", "steps=2", "pairs_per_step=4",
+                                             "held_out=1", "seq_len=40"};
+  const Ended refused = RunOne(Train(folder, "dpo.lua", 1, settings));
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("2 pairs are skipped, 1 of them longer than seq_len = 40. "
+                                     "Raise seq_len, or --set on_cut=drop:\n"));
+
+  std::vector<std::string> dropping = settings;
+  dropping.push_back("on_cut=drop");
+  const Ended ended = RunOne(Train(folder, "dpo.lua", 2, dropping));
 
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_THAT(ended.out, HasSubstr("2 pairs are skipped with seq_len = 40:\n"
+  EXPECT_THAT(ended.out, HasSubstr("2 pairs are skipped, 1 of them longer than seq_len = 40:\n"
                                    "  pairs.jsonl, line 7: chosen and rejected are the same\n"
                                    "  pairs.jsonl, line 8: 22 + 22 tokens\n"));
   EXPECT_THAT(Values(folder, "skipped"), ElementsAre(2, 2));
   EXPECT_THAT(ended.out, HasSubstr("skipped 2"));
-  const Ended none = RunOne(Train(folder, "dpo.lua", 1, {"data=pairs.jsonl", "seq_len=7"}));
+  const Ended none =
+      RunOne(Train(folder, "dpo.lua", 1, {"data=pairs.jsonl", "seq_len=7", "on_cut=drop"}));
   EXPECT_THAT(none.err, HasSubstr("pairs.jsonl has no pair to learn from"));
 }
 

@@ -8,6 +8,7 @@
 local core = require "lockstep.core"
 local core_batching = require "lockstep.core.batching"
 local core_sharding = require "lockstep.core.sharding"
+local cutting = require "lockstep.batching.cutting"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
@@ -39,6 +40,7 @@ local M = { cost = {}, survey = require "lockstep.batching.survey",
 
 ---@class batching.Report
 ---@field micro_steps integer
+---@field samples integer that the micro-batches have
 ---@field tokens integer of the samples, after the cut
 ---@field loss_tokens integer of these, those with a loss: as many as the micro-batches' loss_mask marks
 ---@field padding_tokens integer
@@ -46,7 +48,7 @@ local M = { cost = {}, survey = require "lockstep.batching.survey",
 ---@field truncated_samples integer samples that were cut and still have tokens
 ---@field truncated_tokens integer tokens that these and the dropped samples lost
 ---@field truncated_loss_tokens integer of these, those with a loss
----@field dropped_samples integer samples of which the cut left nothing
+---@field dropped_samples integer samples of which the cut left nothing, or that on_cut = "drop" left out
 ---@field samples_without_loss integer samples with no token that has a loss, or none that the cut left
 ---@field makespan number the sum over micro-steps of the most expensive rank's cost
 ---@field ideal number total cost / ranks
@@ -219,6 +221,7 @@ function M.prepare(opts)
     core.raise("batching.prepare: samples excludes index and load; give either")
   end
   local batches, report = core_batching.prepare(o)
+  report.samples = #(o.samples or o.index) - report.dropped_samples
   for _, micro_batches in ipairs(batches) do tell_padding_values(micro_batches, o) end
   if check then
     check_agreement("batching.prepare: by every rank, with the same samples and options; else check = false",
@@ -233,8 +236,9 @@ end
 ---@param report batching.Report
 ---@return table<string, integer>
 function M.lost(report)
-  return { truncated_samples = report.truncated_samples, truncated_loss_tokens = report.truncated_loss_tokens,
-    dropped_samples = report.dropped_samples, samples_without_loss = report.samples_without_loss }
+  return { truncated_samples = report.truncated_samples, truncated_tokens = report.truncated_tokens,
+    truncated_loss_tokens = report.truncated_loss_tokens, dropped_samples = report.dropped_samples,
+    samples_without_loss = report.samples_without_loss }
 end
 
 -- Streaming -----------------------------------------------------------------------------------------
@@ -250,7 +254,7 @@ local Stream = {}
 Stream.__index = Stream
 
 -- The fields of a state.
-local STATE = { "drawn", "windows", "tokens", "padding_tokens", "held", "samples", "ages", "ended", "stuck" }
+local STATE = { "drawn", "windows", "tokens", "padding_tokens", "held", "samples", "ages", "ended", "stuck", "lost" }
 
 local function copy(value) return type(value) == "table" and plain.copy(value) or value end
 
@@ -269,7 +273,10 @@ local function copy(value) return type(value) == "table" and plain.copy(value) o
 --- Every rank reads the same samples from its own source. If rank is the caller's own, the ranks compare each window as
 --- prepare does, and must call their streams equally often.
 ---
---- Options: source, a function that returns the next sample or nil; buffer, samples of a window; max_wait; rank
+--- `on_cut` says what happens to samples that are longer than seq_len: "cut" (default); "drop" leaves them out, and
+--- draws others in their place; "error" ends the run. The report counts what is lost.
+---
+--- Options: source, a function that returns the next sample or nil; buffer, samples of a window; max_wait; on_cut; rank
 --- (default: this one); the options of prepare; and state, the result of `stream:state()`. With a state the source must
 --- continue after `state.drawn` samples.
 ---
@@ -279,8 +286,8 @@ local function copy(value) return type(value) == "table" and plain.copy(value) o
 ---@return batching.Stream
 function M.stream(opts)
   local o, check = read("batching.stream", opts,
-    { source = options.required, buffer = options.required, max_wait = 4, state = options.optional,
-      load = options.optional }, dist.rank())
+    { source = options.required, buffer = options.required, max_wait = 4, on_cut = "cut",
+      state = options.optional, load = options.optional }, dist.rank())
   plain.check(plain.is_callable(o.source),
     "batching.stream: the source must be a function that returns the next sample, not a %s", type(o.source))
   plain.check(plain.is_whole(o.buffer, 1),
@@ -288,12 +295,16 @@ function M.stream(opts)
   plain.check(o.max_wait >= 0, "batching.stream: max_wait must be a number of windows from 0 on, not %s", o.max_wait)
   plain.check(o.state == nil or type(o.state) == "table",
     "batching.stream: state must be what stream:state() returned, not a %s", type(o.state))
+  cutting.check("batching.stream", o.on_cut)
+  plain.check(o.on_cut ~= "drop" or not o.load, 'batching.stream: on_cut = "drop" needs samples; of an index leave the '
+    .. "long entries out yourself")
   local stream = setmetatable({
-    check = check, source = o.source, buffer = o.buffer, max_wait = o.max_wait, drawn = 0, windows = 0, tokens = 0,
-    padding_tokens = 0, held = 0, samples = {}, ages = {}, ended = false, stuck = false,
+    check = check, source = o.source, buffer = o.buffer, max_wait = o.max_wait, on_cut = o.on_cut, drawn = 0,
+    windows = 0, tokens = 0, padding_tokens = 0, lost = cutting.none(), held = 0, samples = {}, ages = {},
+    ended = false, stuck = false,
   }, Stream)
   local state = o.state
-  o.source, o.buffer, o.max_wait, o.state = nil, nil, nil, nil
+  o.source, o.buffer, o.max_wait, o.state, o.on_cut = nil, nil, nil, nil, nil
   stream.options = o
   if state then stream:restore("batching.stream", state) end
   return stream
@@ -305,8 +316,10 @@ end
 ---@param state table
 function Stream:restore(caller, state)
   for _, key in ipairs(STATE) do
-    if state[key] == nil then core.raise(caller .. ": this is not a state of a stream: it lacks " .. key) end
-    self[key] = copy(state[key])
+    local value = state[key]
+    if value == nil and key == "lost" then value = cutting.none() end -- states of earlier versions
+    if value == nil then core.raise(caller .. ": this is not a state of a stream: it lacks " .. key) end
+    self[key] = copy(value)
   end
   self.resumes = self.drawn > 0
 end
@@ -320,11 +333,11 @@ function Stream:fill()
   end
   local before = #self.samples
   while #self.samples < self.buffer and not self.ended do
-    local sample = self.source()
+    local sample, drawn = cutting.draw(self.source, self.on_cut, self.options.seq_len, self.lost)
     if sample == nil then
       self.ended = true
     else
-      self.drawn = self.drawn + 1
+      self.drawn = self.drawn + drawn
       self.samples[#self.samples + 1], self.ages[#self.ages + 1] = sample, 0
     end
   end
@@ -373,12 +386,16 @@ function Stream:__call()
     end
     local batches, report, held = self.ahead()
     self.ahead = nil
+    report.samples = #self.samples - #held - report.dropped_samples
     local samples, ages = {}, {}
     for i, index in ipairs(held) do samples[i], ages[i] = self.samples[index], self.ages[index] + 1 end
     self.samples, self.ages, self.held = samples, ages, #samples
     if report.micro_steps > 0 then
       self.windows, self.tokens = self.windows + 1, self.tokens + report.tokens
       self.padding_tokens = self.padding_tokens + report.padding_tokens
+      cutting.refuse("batching.stream", self.on_cut, report, report.samples, self.options.seq_len)
+      cutting.add(report, self.lost)
+      self.lost = cutting.none()
       self:plan_ahead()
       tell_padding_values(batches[self.options.rank + 1], self.options)
       self:check_window(self.windows, fingerprint_of(batches[self.options.rank + 1], report))

@@ -242,6 +242,41 @@ function M.tail(path) return require("lockstep.data.tail")(path) end
 ---@return data.Source
 function M.source(paths, opts) return require("lockstep.data.source").source(paths, opts) end
 
+---@class data.Conversations: data.Source
+---@field form string "messages", "ShareGPT", "Alpaca", "prompt/completion", "text", "preference pairs" or "prompt"
+---@field kind "conversation"|"preference"|"prompt"
+---@field show fun(self: data.Conversations, opts: data.ShowOptions): string[] prints on rank 0 what was recognised, the
+--- columns that nothing reads, and the first sample with the part that is learnt in [[ ]]. Returns the names of the
+--- columns that are read or named, for batching.survey
+
+---@class data.ShowOptions
+---@field encode fun(row: table): table returns {input_ids =, loss_mask =}
+---@field tokenizer text.Tokenizer
+---@field reads string[]? other columns that the script reads
+
+--- Opens conversations, preference pairs or prompts in any form that docs/chat.md lists: messages, ShareGPT, Alpaca,
+--- prompt/completion, text, pairs. A sample becomes a row; `form` of the source says what the samples were.
+---
+---     local source = data.conversations("chats.jsonl")
+---     print(source.form, #source, source[1].messages[1].role)
+---
+--- A row of a conversation or of a prompt has `messages`; of plain text, `text`. A row of a pair has `chosen` and
+--- `rejected`, conversations from the prompt on, and `first`, the number of the first message behind the prompt. All
+--- may have `tools`, `documents` and `chat_template_kwargs`. Other columns stay as they are, unless they have one of
+--- these names. A sample that cannot be read is an error with its file and line.
+---
+--- The path is a file, a folder or a list, as for data.source; an array of samples; or a data set's name such as
+--- "openai/gsm8k", or a folder in it, "openai/gsm8k/main", which is looked up in Hugging Face's local cache.
+---
+--- Options: `form`, one of the names above, makes samples of any other form an error. `kind` chooses among forms that a
+--- sample has at once: "conversation", "preference" or "prompt". `split` chooses files of a data set of the Hub
+--- (default: "train"), or of a folder like one. `roles` are further roles that the template knows, split by commas.
+--- `cache` is that of data.source.
+---@param path string|string[]|table[]
+---@param opts {form: string?, kind: string?, split: string?, roles: string?, cache: string?}?
+---@return data.Conversations
+function M.conversations(path, opts) return require("lockstep.data.conversations")(path, opts) end
+
 --- Mixes sources. Every epoch has the same count of samples of each source, exact to one sample.
 ---
 ---     local both = data.mix({ web, books }, { weights = { 3, 1 } })

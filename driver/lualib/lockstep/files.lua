@@ -34,6 +34,14 @@ function M.read(path) return core_files.read(path) end
 ---@return string crc32
 function M.checksum(path) return core_files.checksum(path) end
 
+--- Returns the length and the CRC-32 of pieces one behind the other; tensors count as the bytes that they hold.
+---
+---     local bytes, crc32 = files.checksum_of { "ids\n", torch.arange(8) }
+---@param pieces (string|torch.Tensor)[]
+---@return integer bytes
+---@return string crc32
+function M.checksum_of(pieces) return core_files.checksum_of(pieces) end
+
 --- Writes a file, which takes its name once it is complete: another rank or a killed run never sees a part. Throws if
 --- it cannot be written. Let one rank write it.
 ---

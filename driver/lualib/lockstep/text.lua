@@ -18,7 +18,6 @@ local M = {
   last_answer = samples.last_answer,
   preference = samples.preference,
   prompt = samples.prompt,
-  recognise = samples.recognise,
   row = samples.row,
   train_tokenizer = require "lockstep.text.train_tokenizer",
 }

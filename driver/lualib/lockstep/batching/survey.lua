@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local core_batching = require "lockstep.core.batching"
+local cutting = require "lockstep.batching.cutting"
 local dist = require "lockstep.distributed"
 local log = require "lockstep.log"
 local loaders = require "lockstep.data.loader"
@@ -22,8 +23,12 @@ local NAMED = 1000
 local MEETING = 200
 
 --- Returns what is to be said of a sample whose report is not clean, or nil.
-local function remark(report)
+local function remark(report, rule)
   local had_loss = report.loss_tokens + report.truncated_loss_tokens > 0
+  if report.truncated_tokens > 0 and rule == "drop" then
+    return ("is left out with its %d tokens, %d of them with a loss"):format(report.truncated_tokens,
+      report.truncated_loss_tokens)
+  end
   if report.truncated_tokens > 0 then
     local tokens = report.tokens + report.truncated_tokens
     local left = report.loss_tokens == 0 and had_loss and "; nothing is left to learn" or ""
@@ -33,15 +38,25 @@ local function remark(report)
   if report.loss_tokens == 0 then return "no token has a loss" end
 end
 
---- Notes the fields of a sample that have a value.
-local function note_fields(fields, sample)
+--- Notes the fields of a sample that have a value, and counts the messages of each role.
+local function note_fields(found, sample)
   for name, value in pairs(type(sample) == "table" and sample or {}) do
-    if value ~= core.null then fields[tostring(name)] = true end
+    if value ~= core.null then found.fields[tostring(name)] = true end
+  end
+  local messages = type(sample) == "table" and sample.messages
+  for _, message in ipairs(type(messages) == "table" and messages or {}) do
+    local role = type(message) == "table" and message.role
+    if type(role) == "string" then found.roles[role] = (found.roles[role] or 0) + 1 end
   end
 end
 
 --- Returns the report on a mapped sample alone, or nil and why it cannot be trained on.
 local function report_on(mapped, o)
+  local lost = o.on_cut == "drop" and cutting.left_out(mapped, o.seq_len)
+  if lost then
+    return { tokens = 0, loss_tokens = 0, truncated_samples = 0, truncated_tokens = lost.tokens,
+      truncated_loss_tokens = lost.loss_tokens, dropped_samples = 1, samples_without_loss = 0 }
+  end
   o.prepare.samples = { mapped }
   local ok, batches, report = pcall(core_batching.prepare, o.prepare)
   if ok then return report end
@@ -50,20 +65,30 @@ end
 
 --- Surveys this rank's part of `count` samples. Returns its counts, and the samples to name: {position, text}.
 local function survey_part(o, count)
-  local found = { rank = dist.rank(), samples = 0, failed = 0, failures = {}, remarks = {}, fields = {} }
+  local found = { rank = dist.rank(), samples = 0, failed = 0, failures = {}, remarks = {}, fields = {},
+    roles = {} }
   for _, key in ipairs(COUNTS) do found[key] = 0 end
   local loader = loaders { source = o.source, seed = o.seed, epochs = 1, map = function(sample)
-    note_fields(found.fields, sample)
+    note_fields(found, sample)
     local ok, mapped = pcall(o.map, sample)
     return { ok = ok, mapped = mapped }
   end }
   local function name(list, text)
-    if #list < NAMED then list[#list + 1] = { loader:last_position(), loader:place() .. ": " .. text } end
+    local place = loader:place() .. ": "
+    if text:sub(1, #place) ~= place then text = place .. text end -- what cannot be read names its place itself
+    if #list < NAMED then list[#list + 1] = { loader:last_position(), text } end
   end
   local function survey_next()
-    local result = loader()
+    local is_read, result = pcall(loader)
     local report, reason
-    if result.ok then report, reason = report_on(result.mapped, o) else reason = result.mapped end
+    if not is_read then
+      loader:pass_over()
+      reason = result:gsub("^.-data%.loader: ", "")
+    elseif result.ok then
+      report, reason = report_on(result.mapped, o)
+    else
+      reason = result.mapped
+    end
     found.samples = found.samples + 1
     if not report then
       found.failed = found.failed + 1
@@ -71,7 +96,7 @@ local function survey_part(o, count)
       return
     end
     for _, key in ipairs(COUNTS) do found[key] = found[key] + report[key] end
-    local text = remark(report)
+    local text = remark(report, o.on_cut)
     if text then name(found.remarks, text) end
   end
   for first = 0, count - 1, dist.world_size() do
@@ -102,6 +127,7 @@ end
 ---@field truncated_loss_tokens integer
 ---@field dropped_samples integer
 ---@field samples_without_loss integer
+---@field roles table<string, integer> messages of each role, of samples that have `messages`
 
 --- Maps samples as a data.loader would, each rank a part of them, and reports before the training what batching will
 --- cut and what has no loss. Rank 0 prints the counts, as log.record does, and the first of these samples with file and
@@ -109,28 +135,30 @@ end
 ---
 ---     batching.survey { source = train, map = encode, seed = 1, samples = 200 * 16, seq_len = 2048 }
 ---
---- Samples that the map or batching refuses are collected: every rank gets one error that counts them, and names the
---- first with their reasons. If no sample has a loss at all, that is an error, too.
+--- Samples that the source, the map or batching refuses are collected: every rank gets one error that counts them, and
+--- names the first with their reasons. If no sample has a loss at all, that is an error, too. With on_cut = "error" a
+--- sample that is longer than seq_len is one.
 ---
 --- Options: source; map; seq_len; seed = 0, the loader's; samples (default: all), the number that will be drawn. With
---- `reads`, the fields of a sample that the map reads, others are named. streams, own_rows, token_types,
---- image_token_id, video_token_id and audio_token_id are those of batching.prepare.
+--- `reads`, the fields of a sample that the map reads, others are named. on_cut is as for batching.stream. streams,
+--- own_rows, token_types, image_token_id, video_token_id and audio_token_id are those of batching.prepare.
 ---
 --- Collective.
 ---@param opts {source: data.Source|table[], map: (fun(sample: any): batching.Sample), seq_len: integer, [string]: any}
 ---@return batching.Survey
 local function survey(opts)
   local o = options.read(NAME, opts, { source = options.required, map = options.required, seq_len = options.required,
-    seed = 0, samples = math.huge, reads = options.optional, streams = {}, token_types = "mm_token_type_ids",
-    own_rows = {}, image_token_id = options.optional, video_token_id = options.optional,
-    audio_token_id = options.optional })
+    seed = 0, samples = math.huge, reads = options.optional, on_cut = "cut", streams = {},
+    token_types = "mm_token_type_ids", own_rows = {}, image_token_id = options.optional,
+    video_token_id = options.optional, audio_token_id = options.optional })
   sources.check(o.source, NAME .. ": source")
   plain.check(plain.is_callable(o.map), "%s: map must be a function that returns a sample, not a %s", NAME, type(o.map))
+  cutting.check(NAME, o.on_cut)
   plain.check(o.samples >= 1, "%s: samples must be at least 1, not %s", NAME, o.samples)
   o.prepare = { seq_len = o.seq_len, ranks = 1, streams = o.streams, token_types = o.token_types,
     own_rows = o.own_rows, image_token_id = o.image_token_id, video_token_id = o.video_token_id,
     audio_token_id = o.audio_token_id }
-  local parts, failed, found, fields = {}, 0, { samples = 0 }, {}
+  local parts, failed, found, fields, roles = {}, 0, { samples = 0 }, {}, {}
   for i, part in ipairs(dist.all_gather_object(survey_part(o, math.min(#o.source, o.samples)))) do
     if part.rank == i - 1 then parts[#parts + 1] = part end -- in a dry run the others are copies of rank 0's
   end
@@ -139,6 +167,7 @@ local function survey(opts)
     for key, count in pairs(found) do found[key] = count + part[key] end
     failed = failed + part.failed
     for field in pairs(part.fields) do fields[field] = true end
+    for role, count in pairs(part.roles) do roles[role] = (roles[role] or 0) + count end
   end
   if failed > 0 then
     local title = ("%s: %d of %d samples cannot be trained on"):format(NAME, failed, found.samples)
@@ -147,12 +176,22 @@ local function survey(opts)
     core.raise(listing)
   end
   log.record("survey", { samples = found.samples, tokens = found.tokens, loss_tokens = found.loss_tokens,
-    counts = { truncated_samples = found.truncated_samples, truncated_loss_tokens = found.truncated_loss_tokens,
-      dropped_samples = found.dropped_samples, samples_without_loss = found.samples_without_loss } })
+    counts = require("lockstep.batching").lost(found) })
+  found.roles = roles
+  if next(roles) then
+    local counts = {}
+    for i, role in ipairs(plain.keys(roles)) do counts[i] = ("%s %d"):format(role, roles[role]) end
+    log.print("  messages  " .. table.concat(counts, "  "))
+  end
   for _, field in ipairs(o.reads or {}) do fields[field] = nil end
   if o.reads and next(fields) then
     log.print("fields of samples that are not read: " .. table.concat(plain.keys(fields), ", "))
   end
+  cutting.refuse(NAME, o.on_cut, found, found.samples, o.seq_len, function(title)
+    local listing = log.listing(title, join(parts, "remarks"), "survey.txt")
+    dist.barrier() -- as above
+    return listing
+  end)
   log.list(("with seq_len = %d these samples are not learnt as a whole"):format(o.seq_len), join(parts, "remarks"),
     "survey.txt")
   if found.loss_tokens == 0 then

@@ -55,9 +55,9 @@ t.test("WhatIsCutAndWhatTeachesNothingIsCountedAndNamed", function()
   local found, printed, record = survey { source = source, map = encode, seq_len = 12, reads = { "n", "loss" } }
 
   t.equal(found, { samples = 30, tokens = 26 * 10 + 2 * 12 + 3 + 1, loss_tokens = 26 * 6 + 1, truncated_samples = 2,
-    truncated_tokens = 6, truncated_loss_tokens = 3 + 3, dropped_samples = 0, samples_without_loss = 3 })
+    truncated_tokens = 6, truncated_loss_tokens = 3 + 3, dropped_samples = 0, samples_without_loss = 3, roles = {} })
   has(printed, "survey at step 0  loss_tokens 157  samples 30  samples_without_loss 3  tokens 288  "
-    .. "truncated_loss_tokens 6  truncated_samples 2\n")
+    .. "truncated_loss_tokens 6  truncated_samples 2  truncated_tokens 6\n")
   has(printed, "fields of samples that are not read: weight\n")
   has(printed, "with seq_len = 12 these samples are not learnt as a whole:\n")
   local place = "lines-1.jsonl, line "
@@ -76,6 +76,44 @@ t.test("WhatIsCutAndWhatTeachesNothingIsCountedAndNamed", function()
     end
     t.equal({ record.samples, record.dropped_samples, record.truncated_samples }, { 30, 0, 2 })
   end
+end)
+
+t.test("CutsAreAnErrorOrLeaveSamplesOutByTheRule", function()
+  local lines = {}
+  for i = 1, 10 do lines[i] = '{"n": 10, "loss": 5}' end
+  lines[4], lines[9], lines[7] = '{"n": 15, "loss": 12}', '{"n": 14, "loss": 13}', '{"n": 3, "loss": 4}'
+  local source = source_of(lines)
+  local place = ("lines-%d.jsonl, line "):format(files)
+  local message
+  t.printed(function()
+    message = t.raises("batching.survey: 2 of 10 samples are longer than seq_len = 12. A cut would lose 5 tokens, 5 of "
+      .. "them with a loss. Raise seq_len, or set on_cut to \"cut\", or to \"drop\" to leave the samples out:\n",
+      batching.survey, { source = source, map = encode, seq_len = 12, on_cut = "error" })
+  end)
+  for _, line in ipairs { "4: 3 of 15 tokens are cut, 3 of them with a loss", "7: no token has a loss" } do
+    t.truthy(message:find(place .. line, 1, true), message)
+  end
+  survey { source = source, map = encode, seq_len = 15, on_cut = "error" }
+
+  local found, printed = survey { source = source, map = encode, seq_len = 12, on_cut = "drop" }
+  t.equal({ found.samples, found.tokens, found.loss_tokens, found.dropped_samples, found.truncated_samples,
+    found.truncated_tokens, found.truncated_loss_tokens }, { 10, 7 * 10 + 3, 7 * 6, 2, 0, 29, 4 + 2 })
+  has(printed, place .. "4: is left out with its 15 tokens, 4 of them with a loss\n")
+  t.raises('batching.survey: on_cut must be "cut", "drop" or "error", not "skip"', batching.survey,
+    { source = source, map = encode, seq_len = 12, on_cut = "skip" })
+end)
+
+t.test("TheRolesOfMessagesAreCounted", function()
+  local function chat(...)
+    local messages = {}
+    for i, role in ipairs { ... } do messages[i] = { role = role, content = "" } end
+    return { messages = messages }
+  end
+  local source = { chat("system", "user", "assistant"), chat("user", "assistant", "user", "assistant"), { n = 1 },
+    chat("user", "tool", "assistant") }
+  local found, printed = survey { source = source, map = function() return encode { n = 3, loss = 2 } end, seq_len = 3 }
+  t.equal(found.roles, { assistant = 4, system = 1, tool = 1, user = 4 })
+  has(printed, "  messages  assistant 4  system 1  tool 1  user 4\n")
 end)
 
 t.test("OnlySamplesThatWillBeDrawnAreSurveyedInTheLoadersOrder", function()
@@ -108,16 +146,17 @@ end)
 t.test("SamplesThatCannotBeTrainedOnAreOneErrorOnEveryRank", function()
   local lines = {}
   for i = 1, 20 do lines[i] = i % 2 == 0 and '{"broken": true}' or '{"n": 3, "loss": 2}' end
-  lines[7] = '{"n": 0, "loss": 1}'
-  local message = t.raises("batching.survey: 11 of 20 samples cannot be trained on:\n", batching.survey,
+  lines[7], lines[9] = '{"n": 0, "loss": 1}', '{"n": '
+  local message = t.raises("batching.survey: 12 of 20 samples cannot be trained on:\n", batching.survey,
     { source = source_of(lines), map = encode, seq_len = 8 })
   local count = select(2, message:gsub("%.jsonl, line %d+: this line is broken\n", ""))
-  t.truthy(count >= 4 and count <= 5, message)
-  t.truthy(message:find("  and 6 more: see .*/survey%.txt$"), message)
+  t.truthy(count >= 3 and count <= 5, message)
+  t.truthy(message:find("  and 7 more: see .*/survey%.txt$"), message)
   dist.barrier()
-  local all = plain.read_file(run.dir .. "/survey.txt")
+  local path, all = ("%s/lines-%d.jsonl"):format(run.dir, files), plain.read_file(run.dir .. "/survey.txt")
   t.truthy(all:find(".jsonl, line 7: batching: sample 1 has no tokens", 1, true), all)
-  t.equal(select(2, all:gsub("\n", "\n")), 11)
+  t.truthy(all:find(path .. ", line 9: ", 1, true) and not all:find("line 9: [^\n]*line 9: "), all)
+  t.equal(select(2, all:gsub("\n", "\n")), 12)
 end)
 
 t.test("ASourceThatTeachesNothingIsAnError", function()

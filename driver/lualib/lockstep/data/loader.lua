@@ -195,6 +195,12 @@ function Loader:__call()
   end
 end
 
+--- Goes on after a sample whose error was raised, for batching.survey, which lists all of them.
+---@private
+function Loader:pass_over()
+  self.failed, self.taken = nil, self.taken + 1
+end
+
 --- Ends the workers, after the samples that they are at. The loader may be called on: it starts new ones. Without it
 --- the collector ends them.
 function Loader:close()

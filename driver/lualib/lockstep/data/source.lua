@@ -1,4 +1,4 @@
---- data.source, data.mix and data.split: samples by number.
+--- data.source, data.mix and data.split: samples by number. Also sources of changed samples.
 
 local cache = require "lockstep.data.cache"
 local core = require "lockstep.core"
@@ -124,7 +124,31 @@ end
 ---@param index integer
 ---@return string
 function M.place(leaf, index)
-  return core_data.is_source(leaf) and leaf:place(index) or "sample " .. index
+  return type(leaf) == "userdata" and leaf:place(index) or "sample " .. index
+end
+
+--- Makes a source whose samples are those of another, changed. An error of `change` names the sample's place.
+---@param name string for messages
+---@param source data.Source|table[]
+---@param change fun(sample: table): table
+---@param fields table<string, any> what the new source has beside its samples
+---@return data.Source
+function M.changed(name, source, change, fields)
+  local changed, size = newproxy(true), #source
+  local meta = getmetatable(changed)
+  meta.__name = name
+  function meta.__len() return size end
+  local function place(_, index) return M.place(source, index) end
+  function meta.__index(_, index)
+    if index == "place" then return place end
+    if type(index) ~= "number" then return fields[index] end
+    plain.check(plain.is_whole(index, 1) and index <= size, "%s[%s]: it has the samples 1 to %d", name, index, size)
+    local sample = source[index]
+    local ok, result = pcall(change, sample)
+    if ok then return result end
+    return core.raise(M.place(source, index) .. ": " .. tostring(result):gsub("^[^\n]-%.lua:%d+: ", ""))
+  end
+  return changed
 end
 
 --- See data.mix.

@@ -7,7 +7,6 @@
 --- results in a way that is not supported, is an error. Any other key that nobody reads is named in a printed line.
 
 local core = require "lockstep.core"
-local core_files = require "lockstep.core.files"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
@@ -41,6 +40,18 @@ local ONLY = {
 
 local function show(value) return type(value) == "string" and '"' .. value .. '"' or tostring(value) end
 
+--- Returns the value of a config's text. Python writes Infinity and NaN, which are no JSON: where the text has them, a
+--- huge number and null stand for them.
+---@param text string
+---@param path string? for messages
+---@return any
+function M.decode(text, path)
+  local ok, value = pcall(core.json_decode, text, path)
+  if ok then return value end
+  local infinite = text:gsub("([:%[,]%s*%-?)Infinity", "%11e308"):gsub("([:%[,]%s*)NaN", "%1null")
+  return core.json_decode(infinite, path)
+end
+
 --- Reads config.json of a folder.
 ---@param folder string
 ---@return table<string, any>
@@ -49,24 +60,10 @@ function M.read(folder)
   local path = folder .. "/config.json"
   local text, reason = plain.read_file(path)
   if not text then fail("cannot read %s (%s): a model's folder holds config.json and *.safetensors", path, reason) end
-  local config = core.json_decode(text, path)
+  local config = M.decode(text, path)
   if type(config) ~= "table" then fail("%s must hold a JSON object", path) end
   return config, text
 end
-
---- Returns eos_token_id of generation_config.json: the ids that end a sequence.
----@param folder string
----@return integer|integer[]|nil
-function M.stop_ids(folder)
-  local path = folder .. "/generation_config.json"
-  local text, reason = plain.read_file(path)
-  if not text and core_files.kind(path) then fail("cannot read %s", reason) end
-  if not text then return nil end
-  local generation = core.json_decode(text, path)
-  local id = type(generation) == "table" and generation.eos_token_id
-  if type(id) == "number" or type(id) == "table" then return id end
-end
-
 
 --- Prints a line on rank 0.
 local function note(message, ...)

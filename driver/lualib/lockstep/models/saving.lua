@@ -10,6 +10,7 @@
 --- leaves that folder, and the next save into DIR makes good of it.
 
 local agreement = require "lockstep.state.agreement"
+local config_of = require "lockstep.models.config"
 local core = require "lockstep.core"
 local core_safetensors = require "lockstep.core.safetensors"
 local dist = require "lockstep.distributed"
@@ -54,7 +55,7 @@ end
 --- does not open a folder. It loads weights in the dtype that config.json names, and would round them to another one.
 --- Sets tie_word_embeddings to false where the model has been untied.
 local function completed(text, model, state)
-  local config, name, added = core.json_decode(text), dtype_name(state), ""
+  local config, name, added = config_of.decode(text), dtype_name(state), ""
   if not config.model_type then added = ('\n  "model_type": "%s",'):format(model.model_type) end
   if name and not config.dtype and not config.torch_dtype then added = added .. ('\n  "dtype": "%s",'):format(name) end
   if model.settings and model.settings.tie_word_embeddings == false then

@@ -1,5 +1,5 @@
---- The forms that files of conversations have, each as messages: text.conversation, text.preference and text.prompt
---- read them by this module.
+--- The forms that files of conversations have, each as messages: data.conversations, text.conversation, text.preference
+--- and text.prompt read them by this module.
 
 local core = require "lockstep.core"
 local plain = require "lockstep.plain"
@@ -18,6 +18,7 @@ local KNOWN = {
   preference = "chosen and rejected, with prompt, conversations or instruction, or as lists that begin alike",
   prompt = "prompt; messages; conversations; question and answer",
 }
+KNOWN.sample = table.concat({ KNOWN.conversation, KNOWN.preference, "prompt; question and answer" }, "; ")
 
 -- Columns that every form may have.
 local SHARED = { "tools", "documents", "chat_template_kwargs" }
@@ -239,11 +240,55 @@ local function read_prompt(caller, sample, roles)
   return read_messages(caller, sample, roles)
 end
 
+-- The readers of each kind of sample, and of single forms.
 local READERS = {
   conversation = { read_messages, read_completion, read_alpaca, read_text },
   preference = { read_preference },
   prompt = { read_prompt },
+  sample = {},
 }
+
+local FORMS = {
+  ["messages"] = { kind = "conversation", read = read_messages },
+  ["ShareGPT"] = { kind = "conversation", read = read_messages },
+  ["Alpaca"] = { kind = "conversation", read = read_alpaca },
+  ["prompt/completion"] = { kind = "conversation", read = read_completion },
+  ["text"] = { kind = "conversation", read = read_text },
+  ["preference pairs"] = { kind = "preference", read = read_preference },
+  ["prompt"] = { kind = "prompt", read = read_prompt },
+}
+
+--- Returns the kind of the samples of a form. Raises if there is no such form.
+---@param caller string for messages
+---@param form string
+---@return "conversation"|"preference"|"prompt"
+function M.kind_of_form(caller, form)
+  if FORMS[form] then return FORMS[form].kind end
+  core.raise(('%s: there is no form "%s" (known: %s)'):format(caller, tostring(form),
+    table.concat(plain.keys(FORMS), ", ")))
+end
+
+--- Returns the form that a name of M.read stands for, without its columns: "ShareGPT (conversations)" is "ShareGPT".
+---@param name string
+---@return string
+function M.form_of(name)
+  if name == "question" then return "prompt" end
+  return name:match "^preference pairs" or name:match "^[^( ]+"
+end
+
+--- Returns the first of `kinds` one of whose forms a sample has, even if it cannot be read.
+---@param sample any
+---@param kinds string[]
+---@param roles table<string, true>
+---@return string?
+function M.kind_of(sample, kinds, roles)
+  for _, kind in ipairs(type(sample) == "table" and kinds or {}) do
+    for _, read in ipairs(READERS[kind]) do
+      local _, row_or_reason = pcall(read, "", sample, roles)
+      if row_or_reason ~= nil then return kind end
+    end
+  end
+end
 
 ---@class text.Row
 ---@field messages table[]? each with a role; weight = 0 where the assistant's is not learnt
@@ -258,17 +303,18 @@ local READERS = {
 --- Returns a sample in the form of messages, the name of the form that it had, and the columns that were read. An
 --- error names the keys of a sample of no known form.
 ---@param caller string for messages
----@param kind "conversation"|"preference"|"prompt"
+---@param kind "conversation"|"preference"|"prompt"|"sample" "sample": of no kind, to raise the error
 ---@param sample table
 ---@param roles table<string, true> that the template knows
+---@param wanted string? a form of this kind; a sample of another one is an error
 ---@return text.Row row
 ---@return string form
 ---@return string[] reads
-function M.read(caller, kind, sample, roles)
+function M.read(caller, kind, sample, roles, wanted)
   plain.check(type(sample) == "table", "%s: a sample must be a table, not a %s", caller, type(sample))
-  for _, read in ipairs(READERS[kind]) do
+  for _, read in ipairs(wanted and { FORMS[wanted].read } or READERS[kind]) do
     local row, form, reads = read(caller, sample, roles)
-    if row then
+    if row and (not wanted or M.form_of(form) == wanted) then
       row.tools = decoded(caller, "tools", sample.tools, true)
       if row.wraps then row.tools = wrapped(row.tools) end
       row.documents = decoded(caller, "documents", sample.documents, true)
@@ -284,34 +330,9 @@ function M.read(caller, kind, sample, roles)
   end
   local keys = plain.keys(sample, function(key, value) return type(key) == "string" and value ~= core.null end)
   local is_pair = kind ~= "preference" and given(sample.chosen) ~= nil
-  core.raise(("%s: this is no known form of a %s: its keys are %s. Known are %s%s"):format(caller, kind,
+  core.raise(("%s: this is %s: its keys are %s. Known are %s%s"):format(caller,
+    wanted and ('not of the form "%s"'):format(wanted) or "no known form of a " .. kind,
     #keys > 0 and table.concat(keys, ", ") or "none", KNOWN[kind], is_pair and ". Pairs are for dpo.lua" or ""))
-end
-
---- Samples at the beginning of a source whose columns are looked at.
-local LOOKED_AT = 100
-
---- Returns what a source's first sample is, and the columns that its first samples have and nothing reads, in words:
---- "ShareGPT (conversations), 120 samples; not read: id". The form is nil where the first sample has none.
----@param kind "conversation"|"preference"|"prompt"
----@param source data.Source|table[]
----@param roles table<string, true>
----@return string line
----@return string? form
----@return string[] reads the columns that are read or named in the line
-function M.describe(kind, source, roles)
-  local ok, _, form, reads = pcall(M.read, "", kind, #source > 0 and source[1] or {}, roles)
-  if not ok then return ("of no known form, %d samples"):format(#source), nil, {} end
-  local is_read, dropped = {}, {}
-  for _, name in ipairs(reads) do is_read[name] = true end
-  for i = 1, math.min(#source, LOOKED_AT) do
-    for name, value in pairs(type(source[i]) == "table" and source[i] or {}) do
-      if value ~= core.null and not is_read[name] then dropped[tostring(name)] = true end
-    end
-  end
-  dropped = plain.keys(dropped)
-  return ("%s, %d samples%s"):format(form, #source,
-    #dropped > 0 and "; not read: " .. table.concat(dropped, ", ") or ""), form, join(reads, dropped)
 end
 
 return M

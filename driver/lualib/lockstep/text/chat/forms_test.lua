@@ -172,11 +172,3 @@ t.test("WhatIsNotRecognisedNamesItsKeysAndTheKnownForms", function()
     { conversations = { { from = "human", value = "<image>" } }, images = { "a.png" } })
   text.row({ conversations = { { from = "narrator", value = "a" } } }, { roles = "narrator" })
 end)
-
-t.test("WhatWasRecognisedIsPrintedWithTheColumnsThatAreNotRead", function()
-  local row = { conversations = { { from = "human", value = "a" } }, id = 7, source = data.null }
-  local reads
-  local printed = t.printed(function() reads = text.recognise { row, row } end)
-  t.truthy(printed:find("data: ShareGPT (conversations), 2 samples; not read: id", 1, true), printed)
-  t.equal(reads, { "conversations", "system", "tools", "documents", "chat_template_kwargs", "id" })
-end)

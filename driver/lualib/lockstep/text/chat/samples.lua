@@ -1,10 +1,7 @@
 --- Samples of files as chats: text.conversation, text.preference and text.last_answer.
 
 local core = require "lockstep.core"
-local dist = require "lockstep.distributed"
-local first_sample = require "lockstep.data.first_sample"
 local forms = require "lockstep.text.chat.forms"
-local log = require "lockstep.log"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 
@@ -18,7 +15,10 @@ local ALIASES = { ai = "assistant", bot = "assistant", chatbot = "assistant", gp
   human = "user" }
 
 --- Returns the known roles, with those of the option `roles`, split at commas.
-local function roles_of(more)
+---@private
+---@param more string
+---@return table<string, true>
+function M.roles_of(more)
   local roles = plain.copy(ROLES)
   for name in more:gmatch "[^,%s]+" do roles[name] = true end
   return roles
@@ -53,6 +53,13 @@ local function check_messages(caller, name, messages, roles)
   end
 end
 
+--- Returns a conversation or a prompt, once its roles are checked.
+local function check_row(caller, row, roles)
+  if not row.text then check_messages(caller, row.column or "messages", row.messages, roles) end
+  row.column = nil
+  return row
+end
+
 --- Returns a sample as messages, whatever form it has, and checks its roles: a row of the form "messages", which the
 --- same function reads again. Messages that are not to be learnt have weight = 0. A sample of plain text has `text`.
 ---
@@ -64,11 +71,8 @@ end
 ---@param caller string? for messages
 function M.row(sample, opts, caller)
   caller = caller or "text.row"
-  local roles = roles_of(options.read(caller, opts, { roles = "" }).roles)
-  local row = forms.read(caller, "conversation", sample, roles)
-  if not row.text then check_messages(caller, row.column or "messages", row.messages, roles) end
-  row.column = nil
-  return row
+  local roles = M.roles_of(options.read(caller, opts, { roles = "" }).roles)
+  return check_row(caller, forms.read(caller, "conversation", sample, roles), roles)
 end
 
 --- Returns the messages and the tools of a sample that data.source read, in any form that docs/chat.md lists: messages,
@@ -101,29 +105,9 @@ end
 ---@return table[] messages
 ---@return table[]? tools
 function M.prompt(sample, opts)
-  local roles = roles_of(options.read("text.prompt", opts, { roles = "" }).roles)
-  local row = forms.read("text.prompt", "prompt", sample, roles)
-  check_messages("text.prompt", row.column or "question", row.messages, roles)
+  local roles = M.roles_of(options.read("text.prompt", opts, { roles = "" }).roles)
+  local row = check_row("text.prompt", forms.read("text.prompt", "prompt", sample, roles), roles)
   return row.messages, row.tools
-end
-
---- Prints on rank 0 which form the samples of a source have, and the columns that are not read. With `encode`, a
---- function of a sample, and `tokenizer`, it also prints the first sample as the model gets it. Returns the names of
---- the columns, for batching.survey.
----
----     text.recognise(source, { encode = encode_sample, tokenizer = tokenizer })
----@param source data.Source|table[]
----@param opts {kind: string?, roles: string?, encode: (fun(sample: table): table)?, tokenizer: text.Tokenizer?}? kind:
----"conversation" (default), "preference" or "prompt"
----@return string[] reads
-function M.recognise(source, opts)
-  local o = options.read("text.recognise", opts, { kind = "conversation", roles = "", encode = options.optional,
-    tokenizer = options.optional })
-  local line, form, reads = forms.describe(o.kind, source, roles_of(o.roles))
-  log.print("data: " .. line)
-  local ok, sample = pcall(o.encode or error, source[1])
-  if form and ok and dist.rank() == 0 then log.print("  first: " .. first_sample.text(sample, o.tokenizer)) end
-  return reads
 end
 
 -- Preferences -------------------------------------------------------------------------------------------
@@ -160,21 +144,8 @@ end
 ---@field documents table[]?
 ---@field chat_template_kwargs table<string, any>?
 
---- Returns the two conversations of a sample {prompt = [...], chosen = [...], rejected = [...], tools = [...]}, and
---- the number of the first message that answers the prompt. Without a prompt, what the two begin with in common is the
---- prompt, as in TRL. Prompt and answers may be strings. The prompt may also be ShareGPT's `conversations`, or Alpaca's
---- `instruction` and `input`. Checks roles as text.conversation does.
----
----     local pair = text.preference(source[i])
----     local chosen = chat:encode(pair.chosen, { loss_from = pair.first, tools = pair.tools })
----@param sample table
----@param opts {roles: string?}?
----@return text.Preference
-function M.preference(sample, opts)
-  local caller = "text.preference"
-  local o = options.read(caller, opts, { roles = "" })
-  local roles = roles_of(o.roles)
-  local row = forms.read(caller, "preference", sample, roles)
+--- Returns the two conversations of a row, once their roles are checked.
+local function pair_of(caller, row, roles)
   local prompt = row.prompt
   for _, name in ipairs { "prompt", "chosen", "rejected" } do
     if row[name] ~= nil then check_messages(caller, name, row[name], roles) end
@@ -185,6 +156,36 @@ function M.preference(sample, opts)
   local first = prompt and #prompt or shared(row.chosen, row.rejected)
   return { chosen = join(prompt or {}, row.chosen), rejected = join(prompt or {}, row.rejected),
     first = first + 1, tools = row.tools, documents = row.documents, chat_template_kwargs = row.chat_template_kwargs }
+end
+
+--- Returns the two conversations of a sample {prompt = [...], chosen = [...], rejected = [...], tools = [...]}, and
+--- the number of the first message that answers the prompt. Without a prompt, what the two begin with in common is the
+--- prompt, as in TRL. Prompt and answers may be strings. The prompt may also be ShareGPT's `conversations`, or Alpaca's
+--- `instruction` and `input`. Checks roles as text.conversation does.
+---
+---     local pair = text.preference(sample)
+---     local chosen = chat:encode(pair.chosen, { loss_from = pair.first, tools = pair.tools })
+---@param sample table
+---@param opts {roles: string?}?
+---@return text.Preference
+function M.preference(sample, opts)
+  local roles = M.roles_of(options.read("text.preference", opts, { roles = "" }).roles)
+  return pair_of("text.preference", forms.read("text.preference", "preference", sample, roles), roles)
+end
+
+--- Returns a sample as data.conversations gives it, the name of its form, and the columns that were read.
+---@private
+---@param caller string for messages
+---@param kind "conversation"|"preference"|"prompt"
+---@param sample table
+---@param roles table<string, true>
+---@param form string? of this kind; a sample of another one is an error
+---@return text.Row|text.Preference row
+---@return string name
+---@return string[] reads
+function M.read(caller, kind, sample, roles, form)
+  local row, name, reads = forms.read(caller, kind, sample, roles, form)
+  return (kind == "preference" and pair_of or check_row)(caller, row, roles), name, reads
 end
 
 -- Answers -----------------------------------------------------------------------------------------------

@@ -1,0 +1,46 @@
+--- A task of grpo.lua: questions of a file, whose answers are known.
+---
+---     ./run scripts/grpo.lua --set model=qwen --set task=questions --set data=openai/gsm8k/main
+---
+--- A line of the file is {"question": "2 + 2?", "answer": "4"}, or has a `prompt`, a string or messages. Of an answer
+--- with "####", as gsm8k has them, what follows counts. The reward is 1 if the model's text ends with the answer.
+
+local data = require "lockstep.data"
+local text = require "lockstep.text"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+function M.write_model() error("the task questions needs --set model=FOLDER", 0) end
+
+local function trimmed(s) return (tostring(s):gsub("^%s+", ""):gsub("[%s.]+$", "")) end
+
+--- Returns the task; see reverse_words.lua.
+function M.new(dir, _, config)
+  local chat, tokenizer = text.chat(dir), text.tokenizer(dir)
+  if config.data == "" then error("the task questions needs --set data=FILE", 0) end
+  local source = data.conversations(config.data, { kind = "prompt", split = config.split })
+  local function encode(row) return chat:encode(row.messages, text.options(row, { generation_prompt = true })) end
+  source:show { encode = encode, tokenizer = tokenizer, reads = { "answer" } }
+  local task = {}
+
+  --- Returns the problem of a number. After the last question the first one follows.
+  function task.problem(number)
+    local index = (number - 1) % #source + 1
+    local row = source[index]
+    if row.answer == nil then error(source:place(index) .. ': a question needs an "answer"', 0) end
+    local answer = tostring(row.answer)
+    return { prompt = { input_ids = torch.tensor(encode(row).input_ids, { dtype = torch.int64 }) },
+      answer = trimmed(answer:match "####(.*)$" or answer) }
+  end
+
+  --- Returns 1 for a right answer, else 0.
+  function task.reward(problem, ids)
+    local answer = trimmed(tokenizer:decode(ids, { skip_special = true }))
+    local before, last = answer:sub(1, -#problem.answer - 1), answer:sub(-#problem.answer)
+    return last == problem.answer and not before:find "[%w]$" and 1 or 0
+  end
+  return task
+end
+
+return M
