@@ -19,7 +19,7 @@ void ForEachTensor(const c10::IValue& value, const Visit& visit) {
   } else if (value.isTensorList()) {
     for (const at::Tensor& tensor : value.toTensorList()) visit(tensor);
   } else if (value.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList())
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector())
       if (tensor.has_value()) visit(*tensor);
   }
 }

@@ -98,11 +98,11 @@ struct Value {
   std::variant<Opaque, at::Tensor, List, Dict, Table> of;
   int64_t tag = 0;  // the caller's; the cut part of a list or dict keeps it
 
-  Value(Opaque opaque) : of(opaque) {}                 // NOLINT: a value is any of these
-  Value(at::Tensor tensor) : of(std::move(tensor)) {}  // NOLINT
-  Value(List list) : of(std::move(list)) {}            // NOLINT
-  Value(Dict dict) : of(std::move(dict)) {}            // NOLINT
-  Value(Table table) : of(std::move(table)) {}         // NOLINT
+  Value(Opaque opaque);      // NOLINT: a value is any of these
+  Value(at::Tensor tensor);  // NOLINT
+  Value(List list);          // NOLINT
+  Value(Dict dict);          // NOLINT
+  Value(Table table);        // NOLINT
 };
 
 // A key of a dict and its value.
@@ -110,6 +110,13 @@ struct Field {
   std::string key;
   Value value;
 };
+
+// A constructor of the variant needs a whole Field.
+inline Value::Value(Opaque opaque) : of(opaque) {}
+inline Value::Value(at::Tensor tensor) : of(std::move(tensor)) {}
+inline Value::Value(List list) : of(std::move(list)) {}
+inline Value::Value(Dict dict) : of(std::move(dict)) {}
+inline Value::Value(Table table) : of(std::move(table)) {}
 
 // The owners of the rows of a tensor or a list.
 struct OwnedRows {

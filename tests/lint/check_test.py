@@ -34,6 +34,8 @@ class CheckTest(unittest.TestCase):
         self.write("form_test.sh", "#!/bin/sh\necho nothing to say\n")
         self.write_python("layers_test.py", "pass")
         self.write_python("transitive_test.py", "self.fail('needs Bazel')")
+        self.write_python("clang_tidy_test.py", "self.fail('needs Bazel')")
+        self.write("library_builds_test.sh", "#!/bin/sh\necho needs Bazel\nexit 1\n")
 
         self.assertEqual(self.check(), (0, "check: all 2 lints passed\n"))
 

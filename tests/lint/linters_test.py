@@ -31,6 +31,21 @@ def run_clang_format(text, path="driver/a.cc"):
     return run("clang_format_test.sh", ".clang-format", path, text)
 
 
+def run_clang_tidy(text, config=".clang-tidy"):
+    """Runs clang_tidy.sh on a source that includes batching/a.h with this text. Returns its exit code, the report and what
+    it printed."""
+    with tempfile.TemporaryDirectory() as folder:
+        top = pathlib.Path(folder)
+        shutil.copy(workspace.root() / ".clang-tidy", top / config)
+        (top / "batching").mkdir()
+        (top / "batching/a.h").write_text(text)
+        (top / "all.cc").write_text('#include "batching/a.h"\n')
+        command = [workspace.root() / "tests/lint/clang_tidy.sh", "report", "all.cc", "-iquote", "."]
+        result = subprocess.run(command, cwd=top, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                check=False)
+        return result.returncode, (top / "report").read_text(), result.stdout
+
+
 class LuacheckTest(unittest.TestCase):
 
     def test_a_sound_file_passes(self):
@@ -85,6 +100,30 @@ class ClangFormatTest(unittest.TestCase):
 
     def test_a_workspace_without_cpp_is_a_mistake(self):
         self.assertEqual(1, run_clang_format("", "bazel-out/a.cc")[0])
+
+
+class ClangTidyTest(unittest.TestCase):
+
+    def test_reports_a_fault_in_a_header(self):
+        code, report, _ = run_clang_tidy("inline double Half(int n) { return n / 2; }\n")
+
+        self.assertEqual(0, code)
+        self.assertRegex(report, r"^batching/a\.h:1:\d+: warning: .*\[bugprone-integer-division\]")
+
+    def test_reports_a_header_that_does_not_compile(self):
+        code, report, _ = run_clang_tidy("inline int One() { return two; }\n")
+
+        self.assertEqual(0, code)
+        self.assertRegex(report, r"^batching/a\.h:1:\d+: error: use of undeclared identifier 'two'")
+
+    def test_reports_nothing_without_a_fault(self):
+        self.assertEqual((0, "", ""), run_clang_tidy("inline int One() { return 1; }\n"))
+
+    def test_fails_where_clang_tidy_does(self):
+        code, _, output = run_clang_tidy("", config="clang-tidy")
+
+        self.assertEqual(1, code)
+        self.assertIn("clang-tidy ended with 1 and named no fault:\nError: can't read config-file", output)
 
 
 if __name__ == "__main__":

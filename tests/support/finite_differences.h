@@ -16,7 +16,8 @@ namespace lockstep::tests {
 inline at::Tensor FiniteDifferences(const std::function<at::Tensor()>& f, const at::Tensor& x,
                                     double step) {
   const at::NoGradGuard no_grad;
-  const at::Tensor result = at::empty_like(x), flat = x.view(-1), differences = result.view(-1);
+  at::Tensor result = at::empty_like(x);
+  const at::Tensor flat = x.view(-1), differences = result.view(-1);
   for (int64_t i = 0; i < x.numel(); ++i) {
     const double before = flat[i].item<double>();
     flat[i] = before + step;

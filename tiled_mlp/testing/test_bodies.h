@@ -20,7 +20,7 @@ struct TestCase {
   std::vector<at::Tensor> trained;  // the trained ones of these, each once
 };
 
-inline at::Tensor RandomWeight(std::vector<int64_t> sizes) {
+inline at::Tensor RandomWeight(at::IntArrayRef sizes) {
   return at::randn(sizes, at::kDouble).mul_(0.3).requires_grad_();
 }
 
