@@ -65,21 +65,21 @@ Pair CallBackward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w
 void Check(const char* op, const at::Tensor& x, const at::Tensor& weight) {
   CheckFloating(op, "x", x);
   CheckAlike(op, "x", x, "weight", weight);
-  TORCH_CHECK_VALUE(weight.dim() == 1 && weight.size(0) == x.size(-1), op,
-                    ": weight must have shape [", x.size(-1),
-                    "], the size of x's last dimension, got ", weight.sizes(), "; x has shape ",
-                    x.sizes());
+  TORCH_CHECK_VALUE(weight.dim() == 1 && weight.sym_size(0) == x.sym_size(-1), op,
+                    ": weight must have shape [", x.sym_size(-1),
+                    "], the size of x's last dimension, got ", weight.sym_sizes(), "; x has shape ",
+                    x.sym_sizes());
 }
 
 void CheckAdd(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight) {
   Check("add_rms_norm", x, weight);
   CheckAlike("add_rms_norm", "x", x, "residual", residual);
-  TORCH_CHECK_VALUE(x.sizes() == residual.sizes(),
-                    "add_rms_norm: x and residual must have one shape, got ", x.sizes(), " and ",
-                    residual.sizes());
+  TORCH_CHECK_VALUE(x.sym_sizes() == residual.sym_sizes(),
+                    "add_rms_norm: x and residual must have one shape, got ", x.sym_sizes(),
+                    " and ", residual.sym_sizes());
 }
 
-at::Tensor EmptyLike(const at::Tensor& x) { return at::empty(x.sizes(), x.options()); }
+at::Tensor EmptyLike(const at::Tensor& x) { return at::empty_symint(x.sym_sizes(), x.options()); }
 
 // The dtype that a kernel computes in.
 at::ScalarType AccOf(const at::Tensor& x) {

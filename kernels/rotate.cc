@@ -48,15 +48,15 @@ at::Tensor CallBackward(const at::Tensor& dy, const at::Tensor& cos, const at::T
 
 void Check(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
   CheckFloating("rotate", "x", x);
-  TORCH_CHECK_VALUE(x.dim() >= 2 && x.size(-1) % 2 == 0,
+  TORCH_CHECK_VALUE(x.dim() >= 2 && x.sym_size(-1) % 2 == 0,
                     "rotate: x must have shape [..., heads, size] with an even size, got ",
-                    x.sizes());
-  std::vector<int64_t> expected = x.sizes().vec();
+                    x.sym_sizes());
+  std::vector<c10::SymInt> expected = x.sym_sizes().vec();
   expected[expected.size() - 2] = 1;
-  TORCH_CHECK_VALUE(cos.sizes() == expected && sin.sizes() == expected,
-                    "rotate: cos and sin must have shape ", at::IntArrayRef(expected),
-                    ", because x has shape ", x.sizes(), "; got ", cos.sizes(), " and ",
-                    sin.sizes());
+  TORCH_CHECK_VALUE(cos.sym_sizes() == expected && sin.sym_sizes() == expected,
+                    "rotate: cos and sin must have shape ", c10::SymIntArrayRef(expected),
+                    ", because x has shape ", x.sym_sizes(), "; got ", cos.sym_sizes(), " and ",
+                    sin.sym_sizes());
   CheckAlike("rotate", "cos", cos, "sin", sin);
   TORCH_CHECK_VALUE(cos.device() == x.device(), "rotate: cos is on ", cos.device(),
                     ", but x is on ", x.device(), "; move one of them");
@@ -118,7 +118,7 @@ at::Tensor BackwardByKernel(const at::Tensor& dy, const at::Tensor& cos, const a
 
 at::Tensor OnMeta(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
   Check(x, cos, sin);
-  return at::empty(x.sizes(), x.options());
+  return at::empty_symint(x.sym_sizes(), x.options());
 }
 
 // --- Gradients

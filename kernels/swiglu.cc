@@ -42,11 +42,12 @@ std::tuple<at::Tensor, at::Tensor> CallBackward(const at::Tensor& dy, const at::
 void Check(const at::Tensor& gate, const at::Tensor& up) {
   CheckFloating("swiglu", "gate", gate);
   CheckAlike("swiglu", "gate", gate, "up", up);
-  TORCH_CHECK_VALUE(gate.sizes() == up.sizes(), "swiglu: gate and up must have one shape, got ",
-                    gate.sizes(), " and ", up.sizes());
+  TORCH_CHECK_VALUE(gate.sym_sizes() == up.sym_sizes(),
+                    "swiglu: gate and up must have one shape, got ", gate.sym_sizes(), " and ",
+                    up.sym_sizes());
 }
 
-at::Tensor EmptyLike(const at::Tensor& x) { return at::empty(x.sizes(), x.options()); }
+at::Tensor EmptyLike(const at::Tensor& x) { return at::empty_symint(x.sym_sizes(), x.options()); }
 
 // --- ATen's operators
 

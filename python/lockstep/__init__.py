@@ -14,7 +14,7 @@ from typing import Any
 
 from lockstep._core import version as __version__
 
-_MODULES = ("batching", "mimo", "state")
+_MODULES = ("batching", "mimo", "nn", "state")
 
 __all__ = ["__version__", *_MODULES]
 
