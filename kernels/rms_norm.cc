@@ -19,6 +19,7 @@
 #include "ATen/ops/rsqrt.h"
 #include "ATen/ops/sum.h"
 #include "ATen/ops/zeros.h"
+#include "base/torch/versions/node.h"
 #include "kernels/inputs.h"
 #include "kernels/kernels.h"
 #include "kernels/rows.h"
@@ -239,7 +240,7 @@ class RmsNormBackward final : public Node {
     const at::Tensor dsum = gradients.size() > 1 ? gradients[1] : at::Tensor();
     at::Tensor dx = dsum;
     if (gradients[0].defined()) {
-      const at::Tensor x = is_output_ ? x_.unpack(shared_from_this()) : x_.unpack();
+      const at::Tensor x = is_output_ ? x_.unpack(getptr()) : x_.unpack();
       const auto backward = at::GradMode::is_enabled() ? ComposedBackward : CallBackward;
       std::tie(dx, results[weight_at]) =
           backward(gradients[0], x, weight_.unpack(), eps_,
@@ -263,17 +264,16 @@ class RmsNormBackward final : public Node {
 };
 
 template <typename... Inputs>
-std::shared_ptr<RmsNormBackward> MakeNode(const at::Tensor& weight, double eps,
+base::NodePointer<RmsNormBackward> NodeOf(const at::Tensor& weight, double eps,
                                           const Inputs&... inputs) {
   if (!torch::autograd::compute_requires_grad(inputs..., weight)) return nullptr;
-  return std::shared_ptr<RmsNormBackward>(
-      new RmsNormBackward(torch::autograd::collect_next_edges(inputs..., weight), weight, eps),
-      torch::autograd::deleteNode);
+  return base::MakeNode<RmsNormBackward>(torch::autograd::collect_next_edges(inputs..., weight),
+                                         weight, eps);
 }
 
 at::Tensor WithGradients(const at::Tensor& x, const at::Tensor& weight, double eps) {
   if (!HasKernels(x)) return Composed(x, weight, eps);
-  const auto node = MakeNode(weight, eps, x);
+  const auto node = NodeOf(weight, eps, x);
   const at::Tensor y = [&] {
     const at::AutoDispatchBelowADInplaceOrView below;
     return Call(x, weight, eps);
@@ -288,7 +288,7 @@ at::Tensor WithGradients(const at::Tensor& x, const at::Tensor& weight, double e
 Pair AddWithGradients(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
                       double eps) {
   if (!HasKernels(x)) return ComposedAdd(x, residual, weight, eps);
-  const auto node = MakeNode(weight, eps, x, residual);
+  const auto node = NodeOf(weight, eps, x, residual);
   const auto [y, sum] = [&] {
     const at::AutoDispatchBelowADInplaceOrView below;
     return CallAdd(x, residual, weight, eps);

@@ -16,6 +16,7 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/roll.h"
 #include "ATen/ops/sin.h"
+#include "base/torch/versions/node.h"
 #include "kernels/aten/parallel.h"
 #include "kernels/inputs.h"
 #include "kernels/kernels.h"
@@ -154,10 +155,8 @@ at::Tensor WithGradients(const at::Tensor& x, const at::Tensor& cos, const at::T
                     "rotate: cos or sin requires a gradient, which rotate does not compute; "
                     "detach them");
   if (!HasKernels(x)) return Composed(x, cos, sin);
-  std::shared_ptr<RotateBackward> node;
-  if (torch::autograd::compute_requires_grad(x))
-    node = std::shared_ptr<RotateBackward>(new RotateBackward(x, cos, sin),
-                                           torch::autograd::deleteNode);
+  base::NodePointer<RotateBackward> node;
+  if (torch::autograd::compute_requires_grad(x)) node = base::MakeNode<RotateBackward>(x, cos, sin);
   const at::Tensor y = [&] {
     const at::AutoDispatchBelowADInplaceOrView below;
     return Call(x, cos, sin);

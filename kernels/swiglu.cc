@@ -8,6 +8,7 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/sigmoid.h"
 #include "ATen/ops/silu.h"
+#include "base/torch/versions/node.h"
 #include "kernels/inputs.h"
 #include "kernels/kernels.h"
 #include "kernels/rows.h"
@@ -153,10 +154,9 @@ class SwigluBackward final : public Node {
 
 at::Tensor WithGradients(const at::Tensor& gate, const at::Tensor& up) {
   if (!HasKernels(gate)) return Composed(gate, up);
-  std::shared_ptr<SwigluBackward> node;
+  base::NodePointer<SwigluBackward> node;
   if (torch::autograd::compute_requires_grad(gate, up))
-    node =
-        std::shared_ptr<SwigluBackward>(new SwigluBackward(gate, up), torch::autograd::deleteNode);
+    node = base::MakeNode<SwigluBackward>(gate, up);
   const at::Tensor y = [&] {
     const at::AutoDispatchBelowADInplaceOrView below;
     return Call(gate, up);

@@ -16,6 +16,7 @@
 #include "ATen/ops/nonzero.h"
 #include "ATen/ops/zeros.h"
 #include "base/torch/values.h"
+#include "base/torch/versions/node.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
 #include "c10/util/Exception.h"
 #include "tiled_mlp/products.h"
@@ -350,10 +351,8 @@ CrossEntropy TiledCrossEntropy(const at::Tensor& hidden, const at::Tensor& weigh
   const bool with_gradients = torch::autograd::compute_requires_grad(at::TensorList(inputs));
   const bool by_token = options.reduction == Reduction::kNone;
   // Saved before anything is computed: see tiled.cc.
-  std::shared_ptr<ScoreAgainBackward> again;
-  if (with_gradients && by_token)
-    again = std::shared_ptr<ScoreAgainBackward>(new ScoreAgainBackward(task, hidden, weight),
-                                                torch::autograd::deleteNode);
+  base::NodePointer<ScoreAgainBackward> again;
+  if (with_gradients && by_token) again = base::MakeNode<ScoreAgainBackward>(task, hidden, weight);
   const bool now = with_gradients && !by_token;
   Gradients gradients;
   {
@@ -380,8 +379,7 @@ CrossEntropy TiledCrossEntropy(const at::Tensor& hidden, const at::Tensor& weigh
   }
   if (again != nullptr) torch::autograd::set_history(result.loss, again);
   if (now) {
-    const auto node = std::shared_ptr<ScaleBackward>(new ScaleBackward(task, hidden, weight),
-                                                     torch::autograd::deleteNode);
+    const auto node = base::MakeNode<ScaleBackward>(task, hidden, weight);
     node->gradients = {gradients.hidden, gradients.weight.Take(), gradients.bias.Take()};
     node->divisor = task.options.divisor;
     torch::autograd::set_history(result.loss, node);

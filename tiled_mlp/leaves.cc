@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ATen/ops/zeros_like.h"
+#include "base/torch/versions/node.h"
 #include "c10/util/Exception.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/functions/accumulate_grad.h"
@@ -77,9 +78,8 @@ at::Tensor WeightGradient::Take(bool zeros) {
 
 at::Tensor Leaves::On(const at::Tensor& tensor, TakeGradient take) const {
   const at::Tensor leaf = tensor.detach();
-  torch::autograd::set_history(
-      leaf, std::shared_ptr<LeafBackward>(new LeafBackward(alive_, std::move(take), leaf.sizes()),
-                                          torch::autograd::deleteNode));
+  torch::autograd::set_history(leaf,
+                               base::MakeNode<LeafBackward>(alive_, std::move(take), leaf.sizes()));
   return leaf;
 }
 

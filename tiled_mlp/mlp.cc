@@ -17,6 +17,7 @@
 #include "ATen/ops/silu.h"
 #include "ATen/ops/silu_backward.h"
 #include "base/torch/values.h"
+#include "base/torch/versions/node.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
 #include "c10/util/Exception.h"
 #include "tiled_mlp/products.h"
@@ -290,10 +291,9 @@ at::Tensor RunTiledMlp(const at::Tensor& x, const MlpWeights& weights, Activatio
                 casts ? at::autocast::get_autocast_dtype(device) : x.scalar_type()};
   std::vector<at::Tensor> inputs = {x};
   inputs.insert(inputs.end(), w.begin(), w.end());
-  std::shared_ptr<TiledMlpBackward> node;
+  base::NodePointer<TiledMlpBackward> node;
   if (torch::autograd::compute_requires_grad(at::TensorList(inputs)))
-    node = std::shared_ptr<TiledMlpBackward>(new TiledMlpBackward(x, w, job),
-                                             torch::autograd::deleteNode);
+    node = base::MakeNode<TiledMlpBackward>(x, w, job);
   const at::Tensor y = [&] {
     const at::NoGradGuard no_grad;
     return RunForward(job, x.detach(), w);

@@ -12,6 +12,7 @@
 #include "base/torch/replay.h"
 #include "base/torch/runs_again.h"
 #include "base/torch/values.h"
+#include "base/torch/versions/node.h"
 #include "c10/util/Exception.h"
 #include "tiled_mlp/leaves.h"
 #include "tiled_mlp/rows.h"
@@ -334,10 +335,8 @@ std::vector<at::Tensor> RunTiled(const TileBody& body, const at::Tensor& x, at::
           .autocast = base::Autocast::Now().WithoutCache(),
           .outputs = {}};
   const bool with_gradients = torch::autograd::compute_requires_grad(x, weights);
-  std::shared_ptr<TiledBackward> node;
-  if (with_gradients)
-    node =
-        std::shared_ptr<TiledBackward>(new TiledBackward(x, weights), torch::autograd::deleteNode);
+  base::NodePointer<TiledBackward> node;
+  if (with_gradients) node = base::MakeNode<TiledBackward>(x, weights);
   std::vector<at::Tensor> aliases;
   for (const at::Tensor& weight : weights) aliases.push_back(weight.detach());
   std::vector<int64_t> versions;

@@ -17,6 +17,7 @@
 #include "ATen/ops/sigmoid.h"
 #include "ATen/ops/tanh.h"
 #include "ATen/ops/zeros.h"
+#include "base/torch/versions/node.h"
 #include "checkpoint/testing/fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -315,7 +316,7 @@ TEST(Checkpoint, ANodeThatSavesBeforeItComputesIsNotComputedAgain) {
     Tensors apply(Tensors&& gradients) override { return {2 * gradients[0] * input.unpack()}; }
   };
   const auto square = [](const at::Tensor& in) {
-    const auto node = std::make_shared<Square>();
+    const auto node = base::MakeNode<Square>();
     node->set_next_edges(torch::autograd::collect_next_edges(in));
     node->input = torch::autograd::SavedVariable(in, false);
     ++computed;

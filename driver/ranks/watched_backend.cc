@@ -176,7 +176,7 @@ WatchedBackend::WorkPointer WatchedBackend::alltoall_base(at::Tensor& output, at
                                                           std::vector<int64_t>& output_sizes,
                                                           std::vector<int64_t>& input_sizes,
                                                           const c10d::AllToAllOptions& options) {
-  return Run("all_to_all", c10::getDtypeNames(input.scalar_type()).first, {}, [&] {
+  return Run("all_to_all", std::string(c10::getDtypeNames(input.scalar_type()).first), {}, [&] {
     return backend_->alltoall_base(output, input, output_sizes, input_sizes, options);
   });
 }

@@ -21,6 +21,7 @@
 #include "ATen/ops/scaled_dot_product_attention.h"
 #include "ATen/ops/sum.h"
 #include "ATen/ops/zeros.h"
+#include "base/torch/versions/node.h"
 #include "c10/util/Exception.h"
 #include "kernels/aten/parallel.h"
 #include "kernels/aten/private_operators.h"
@@ -318,8 +319,8 @@ class AttentionBackward final : public Node {
     const at::Tensor& dy = gradients[0];
     if (!dy.defined()) return results;
     const at::Tensor q = q_.unpack(), k = k_.unpack(), v = v_.unpack();
-    const auto [dq, dk, dv] = CallBackward(dy, q, k, v, y_.unpack(shared_from_this()),
-                                           logsumexp_.unpack(), seq_lens_, options_);
+    const auto [dq, dk, dv] =
+        CallBackward(dy, q, k, v, y_.unpack(getptr()), logsumexp_.unpack(), seq_lens_, options_);
     const at::Tensor* const all[] = {&dq, &dk, &dv};
     for (size_t i = 0; i < results.size(); ++i)
       if (task_should_compute_output(i)) results[i] = *all[i];
@@ -336,7 +337,7 @@ class AttentionBackward final : public Node {
   // Makes a gradient of the gradients an error, not zero.
   template <typename... Inputs>
   static void Refuse(const variable_list& gradients, const Inputs&... inputs) {
-    const auto node = std::make_shared<torch::autograd::NotImplemented>(
+    const auto node = base::MakeNode<torch::autograd::NotImplemented>(
         "lockstep::packed_attention_backward", torch::autograd::collect_next_edges(inputs...));
     for (const at::Tensor& gradient : gradients)
       if (gradient.defined()) torch::autograd::set_history(gradient, node);
@@ -349,8 +350,7 @@ class AttentionBackward final : public Node {
 
 at::Tensor WithGradients(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                          at::IntArrayRef seq_lens, const AttentionOptions& options) {
-  const auto node = std::shared_ptr<AttentionBackward>(
-      new AttentionBackward(q, k, v, seq_lens, options), torch::autograd::deleteNode);
+  const auto node = base::MakeNode<AttentionBackward>(q, k, v, seq_lens, options);
   const auto [y, logsumexp] = CallForward(q, k, v, seq_lens, options);
   torch::autograd::set_history(y, node);
   node->Save(y, logsumexp);

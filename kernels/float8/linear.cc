@@ -14,6 +14,7 @@
 #include "ATen/ops/mm.h"
 #include "ATen/ops/ones.h"
 #include "ATen/ops/zeros.h"
+#include "base/torch/versions/node.h"
 #include "c10/util/Exception.h"
 #include "kernels/aten/private_operators.h"
 #include "kernels/float8/float8.h"
@@ -187,10 +188,9 @@ void Check(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
 }
 
 at::Tensor WithoutBias(const at::Tensor& x, const at::Tensor& weight, const Recipe& recipe) {
-  std::shared_ptr<Float8LinearBackward> node;
+  base::NodePointer<Float8LinearBackward> node;
   if (torch::autograd::compute_requires_grad(x, weight))
-    node = std::shared_ptr<Float8LinearBackward>(new Float8LinearBackward(x, weight, recipe),
-                                                 torch::autograd::deleteNode);
+    node = base::MakeNode<Float8LinearBackward>(x, weight, recipe);
   const at::Tensor y = [&] {
     const at::AutoDispatchBelowADInplaceOrView below;
     at::DimVector sizes(x.sizes());

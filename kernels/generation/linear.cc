@@ -13,6 +13,7 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/mm.h"
 #include "ATen/ops/sum.h"
+#include "base/torch/versions/node.h"
 #include "c10/util/Exception.h"
 #include "kernels/aten/parallel.h"
 #include "kernels/generation/generation.h"
@@ -126,8 +127,7 @@ bool NeedsGradients(const at::Tensor& x, const at::Tensor& weight, const Bias& b
 }
 
 at::Tensor LinearWithGradients(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
-  const auto node = std::shared_ptr<LinearBackward>(new LinearBackward(x, weight, bias),
-                                                    torch::autograd::deleteNode);
+  const auto node = base::MakeNode<LinearBackward>(x, weight, bias);
   const at::Tensor y = [&] {
     const at::AutoDispatchBelowADInplaceOrView below;
     return at::linear(x, weight, bias);

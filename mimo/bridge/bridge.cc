@@ -15,6 +15,7 @@
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "base/torch/runs_again.h"
+#include "base/torch/versions/collectives.h"
 #include "c10/util/Exception.h"
 #include "mimo/bridge/bridge_call.h"
 #include "mimo/bridge/bridge_state.h"
@@ -30,7 +31,7 @@ std::vector<std::vector<int64_t>> GatherNumbers(c10d::ProcessGroup& group,
                                                 const std::vector<int64_t>& own) {
   const auto gather = [&group](at::Tensor input) {
     at::Tensor output = at::empty({group.getSize() * input.numel()}, at::kLong);
-    group._allgather_base(output, input)->wait();
+    base::AllGatherSingle(group, output, input)->wait();
     return output.view({group.getSize(), input.numel()});
   };
   const at::Tensor sizes = gather(at::tensor({static_cast<int64_t>(own.size())}, at::kLong));

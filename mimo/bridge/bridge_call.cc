@@ -8,6 +8,7 @@
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
+#include "base/torch/versions/node.h"
 #include "c10/util/Exception.h"
 #include "mimo/gradient/gradients.h"
 #include "torch/csrc/autograd/function.h"
@@ -269,8 +270,7 @@ std::vector<at::Tensor> Bridge::Pending::Call::Finish() {
   if (differentiable.empty() || !records) return results;
   if (owes_gradient || !inputs.empty()) state->without_backward.insert(number);
   // The node keeps this call, and is kept by y.
-  const auto node = std::shared_ptr<BridgeBackward<Call>>(
-      new BridgeBackward<Call>(shared_from_this()), torch::autograd::deleteNode);
+  const auto node = base::MakeNode<BridgeBackward<Call>>(shared_from_this());
   node->set_next_edges(torch::autograd::collect_next_edges(inputs));
   for (const size_t i : differentiable) torch::autograd::set_history(results[i], node);
   return results;

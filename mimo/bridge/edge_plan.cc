@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/hash.h"
+#include "base/torch/versions/collectives.h"
 
 namespace lockstep::mimo {
 namespace {
@@ -106,7 +107,7 @@ void GatherLanes(c10d::ProcessGroup& group, const std::vector<Range>& parts, at:
   input.narrow(0, 0, parts[own].size()).copy_(rows.narrow(0, parts[own].begin, parts[own].size()));
   sizes[0] = largest * static_cast<int64_t>(parts.size());
   at::Tensor output = even ? rows : at::empty(sizes, rows.options());
-  group._allgather_base(output, input)->wait();
+  base::AllGatherSingle(group, output, input)->wait();
   for (size_t l = 0; !even && l < parts.size(); ++l) {
     rows.narrow(0, parts[l].begin, parts[l].size())
         .copy_(output.narrow(0, static_cast<int64_t>(l) * largest, parts[l].size()));
@@ -118,7 +119,7 @@ std::optional<int64_t> LaneThatDiffers(c10d::ProcessGroup& group, int64_t tp,
   if (rows.numel() == 0) return std::nullopt;
   at::Tensor all = at::empty({group.getSize() * rows.numel()}, rows.options());
   at::Tensor own = rows.reshape({-1});
-  group._allgather_base(all, own)->wait();
+  base::AllGatherSingle(group, all, own)->wait();
   const int64_t first = group.getRank() / tp * tp;
   const at::Tensor lanes =
       all.view({group.getSize(), -1}).narrow(0, first, tp).to(at::kDouble).nan_to_num();

@@ -115,9 +115,11 @@ def main(out, archive, files):
     scratch = pathlib.Path(out if pathlib.Path(out).is_dir() else pathlib.Path(out).parent) / ".make_wheel"
     scratch.mkdir(exist_ok=True)
     members = list(contents(archive, files))
-    texts = {name: data.decode() for name, data, _ in members if name.endswith((".txt", "README.md"))}
-    version = re.search(r"lockstep ([\d.]+)", texts["lockstep/_program/lib/version.txt"])[1]
-    torch = re.search(r"^torch==(\d+\.\d+)", texts["lockstep/_program/requirements.txt"], re.MULTILINE)[1]
+    texts = {name: data.decode() for name, data, _ in members if name.endswith(("bin/lockstep", "README.md"))}
+    launcher = texts["lockstep/_program/bin/lockstep"]
+    torch = re.search(r"^built_for=(\d+\.\d+)", launcher, re.MULTILINE)[1]
+    # Wheels for two versions of torch differ in their names. pip takes the newer where both fit.
+    version = f"{re.search(r'^version=([0-9.]+)$', launcher, re.MULTILINE)[1]}+torch{torch}"
     tag = tag_of(members, scratch)
     info = f"lockstep-{version}.dist-info"
     for name, text in (

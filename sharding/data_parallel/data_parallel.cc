@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/torch/versions/node.h"
 #include "c10/util/Exception.h"
 #include "sharding/agreement/c10d_collective.h"
 #include "sharding/agreement/gather_texts.h"
@@ -92,7 +93,7 @@ struct BackwardWatch {
   };
 
   std::shared_ptr<Passes> passes = std::make_shared<Passes>();
-  std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, uintptr_t>> hooks;
+  std::vector<std::pair<base::NodePointer<torch::autograd::Node>, uintptr_t>> hooks;
 };
 
 namespace {

@@ -8,6 +8,7 @@
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/torch/versions/collectives.h"
 #include "c10/core/StorageImpl.h"
 #include "c10/util/Exception.h"
 #include "sharding/fully_shard/flat_memory.h"
@@ -175,7 +176,7 @@ void FlatUnit::StartGatherOf(Segment& segment, const at::Tensor& slot) {
   at::Tensor output =
       slot.narrow(0, segment.in_slot, BytesOf(segment.layout.total, segment.gathered_dtype));
   at::Tensor input = Bytes(segment.input);
-  segment.work = groups_.gather->_allgather_base(output, input);
+  segment.work = base::AllGatherSingle(*groups_.gather, output, input);
 }
 
 void FlatUnit::StartGather() {
@@ -314,7 +315,7 @@ std::vector<at::Tensor> FlatUnit::GatherWhole(const std::vector<at::Tensor>& pie
     at::Tensor flat = at::empty({segment.layout.total}, span.options());
     if (ranks_ > 1) {
       at::Tensor output = Bytes(flat), input = Bytes(span);
-      groups_.gather->_allgather_base(output, input)->wait();
+      base::AllGatherSingle(*groups_.gather, output, input)->wait();
     } else {
       flat.copy_(span);
     }

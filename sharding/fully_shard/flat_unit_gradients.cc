@@ -3,6 +3,7 @@
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
+#include "base/torch/versions/collectives.h"
 #include "c10/util/Exception.h"
 #include "sharding/fully_shard/flat_memory.h"
 #include "sharding/fully_shard/flat_unit.h"
@@ -85,12 +86,14 @@ void FlatUnit::StartReduceOf(Segment& segment) {
     AcquireReceived(segment);
     at::Tensor given = Bytes(segment.gradient);
     std::vector<int64_t> equal;
-    segment.reduce_work = groups_.reduce->alltoall_base(segment.received, given, equal, equal);
+    segment.reduce_work =
+        base::AllToAllSingle(*groups_.reduce, segment.received, given, equal, equal);
   } else {
     // A sum of float16 would overflow before it is divided.
     if (segment.reduce_dtype == at::kHalf) segment.gradient.div_(world_);
     segment.reduced = at::empty({segment.layout.span}, segment.gradient.options());
-    segment.reduce_work = groups_.reduce->_reduce_scatter_base(segment.reduced, segment.gradient);
+    segment.reduce_work =
+        base::ReduceScatterSingle(*groups_.reduce, segment.reduced, segment.gradient);
   }
 }
 

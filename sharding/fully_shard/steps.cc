@@ -364,8 +364,8 @@ void Steps::AbandonForward(size_t u) {
 // base keeps the node.
 void Steps::Attach(size_t u, const std::vector<at::Tensor>& outputs) {
   const auto call = std::make_shared<Call>(shared_from_this(), u);
-  std::vector<std::shared_ptr<Node>> begins;
-  const auto add = [&](const std::shared_ptr<Node>& node) {
+  std::vector<base::NodePointer<Node>> begins;
+  const auto add = [&](const base::NodePointer<Node>& node) {
     if (node != nullptr && std::find(begins.begin(), begins.end(), node) == begins.end())
       begins.push_back(node);
   };
@@ -374,9 +374,9 @@ void Steps::Attach(size_t u, const std::vector<at::Tensor>& outputs) {
     add(output.grad_fn());
     if (output.is_view()) add(output._base().grad_fn());
   }
-  for (const std::shared_ptr<Node>& node : begins)
+  for (const base::NodePointer<Node>& node : begins)
     node->add_pre_hook(std::make_unique<CallHook>(call, /*begins=*/true));
-  for (const std::shared_ptr<Node>& node : units_[u].inputs) {
+  for (const base::NodePointer<Node>& node : units_[u].inputs) {
     if (std::find(begins.begin(), begins.end(), node) != begins.end()) continue;
     // Backward leaves this unit before it enters the one that made the input, which takes its
     // memory. A call of the same unit needs no other memory, and comes first.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ATen/core/TensorBody.h"
+#include "base/torch/versions/node.h"
 #include "sharding/fully_shard/flat_unit.h"
 #include "sharding/fully_shard/fully_shard.h"
 #include "sharding/fully_shard/slot_pool.h"
@@ -58,7 +59,7 @@ class Steps : public std::enable_shared_from_this<Steps> {
     int calls_begun = 0;   // whose backward has begun and not ended
     int boundaries = 0;    // of these, the calls whose end backward will see
     bool is_idle = false;  // gathered, and nobody computes with it
-    std::vector<std::shared_ptr<torch::autograd::Node>> inputs;  // that made them
+    std::vector<base::NodePointer<torch::autograd::Node>> inputs;  // that made them
   };
 
   void Do(Action action, size_t unit, std::optional<Phase> phase = std::nullopt,

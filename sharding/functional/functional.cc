@@ -11,6 +11,8 @@
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/empty_like.h"
+#include "base/torch/versions/collectives.h"
+#include "base/torch/versions/node.h"
 #include "c10/util/Exception.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
@@ -76,7 +78,7 @@ at::Tensor RunAllGather(const at::Tensor& x, int64_t dim, const Group& group) {
   // As one dimension: Gloo wants the input to have the shape of a slice of the output.
   at::Tensor all = parts.view(-1);
   at::Tensor own = input.view(-1);
-  group->_allgather_base(all, own)->wait();
+  base::AllGatherSingle(*group, all, own)->wait();
   return PartsOn(parts, dim);
 }
 
@@ -85,7 +87,7 @@ at::Tensor RunReduceScatter(const at::Tensor& x, int64_t dim, const Group& group
   const at::Tensor output = at::empty_like(parts[0], at::MemoryFormat::Contiguous);
   at::Tensor all = parts.view(-1);
   at::Tensor own = output.view(-1);
-  group->_reduce_scatter_base(own, all)->wait();
+  base::ReduceScatterSingle(*group, own, all)->wait();
   return output;
 }
 
@@ -94,7 +96,7 @@ at::Tensor RunAllToAll(const at::Tensor& x, int64_t split_dim, int64_t concat_di
   at::Tensor parts = PartsFirst(x, split_dim, group->getSize());
   at::Tensor arrived = at::empty_like(parts);
   std::vector<int64_t> equal_sizes;
-  group->alltoall_base(arrived, parts, equal_sizes, equal_sizes)->wait();
+  base::AllToAllSingle(*group, arrived, parts, equal_sizes, equal_sizes)->wait();
   return PartsOn(arrived, concat_dim);
 }
 
@@ -148,8 +150,7 @@ at::Tensor Apply(const char* name, const at::Tensor& x, const Map& run, Map grad
     y = y.alias();
   }
   if (!at::GradMode::is_enabled() || !x.requires_grad()) return y;
-  const std::shared_ptr<Node> node(new CollectiveBackward(name, std::move(gradient)),
-                                   torch::autograd::deleteNode);
+  const auto node = base::MakeNode<CollectiveBackward>(name, std::move(gradient));
   node->set_next_edges(torch::autograd::collect_next_edges(x));
   torch::autograd::set_history(y, node);
   return y;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ATen/ATen.h"
+#include "base/torch/versions/node.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "torch/csrc/autograd/function_hook.h"
@@ -159,7 +160,7 @@ bool IsReady(const at::Tensor& weight) {
 }
 
 struct AccumulateCounter::Watched {
-  std::shared_ptr<torch::autograd::Node> accumulator;  // keeps it, and so the hook, alive
+  base::NodePointer<torch::autograd::Node> accumulator;  // keeps it, and so the hook, alive
   uintptr_t key;
 };
 

@@ -183,7 +183,7 @@ int ReportCosts(lua_State* state) {
   SetNumber(state, "bytes_per_s", peaks.bytes_per_s);
   lua_newtable(state);
   for (const auto& [dtype, flops_per_s] : peaks.flops_per_s)
-    SetNumber(state, c10::getDtypeNames(dtype).first.c_str(), flops_per_s);
+    SetNumber(state, std::string(c10::getDtypeNames(dtype).first).c_str(), flops_per_s);
   lua_setfield(state, -2, "flops_per_s");
   PushArray(state, operators, [&](const driver::OperatorCost& cost) { PushCost(state, cost); });
   lua_setfield(state, -2, "operators");
