@@ -48,6 +48,16 @@ FOLDERS = {
         "attention_bias": True,
         "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
                             "original_max_position_embeddings": 128}}, ("v4", "shards")),
+    "mistral": ("Mistral", {"sliding_window": 5}, ("v4",)),
+    "ministral": ("Ministral", {"sliding_window": 4, "layer_types": ["full_attention", "sliding_attention"]}, ()),
+    "smollm3": ("SmolLM3", {
+        "hidden_size": 18, "head_dim": 8, "num_hidden_layers": 3, "no_rope_layers": [1, 0, 0],
+        "use_sliding_window": True, "sliding_window": 6,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        "tie_word_embeddings": True}, ("v4",)),
+    "granite": ("Granite", {
+        "attention_bias": True, "embedding_multiplier": 3.0, "residual_multiplier": 0.7, "attention_multiplier": 0.21,
+        "logits_scaling": 1.7, "tie_word_embeddings": True}, ()),
     # The architecture that docs/models.md adds.
     "olmo2": ("Olmo2", {"hidden_size": 24, "head_dim": None}, ()),
     "qwen3_moe": ("Qwen3Moe", {

@@ -12,9 +12,11 @@ local core = require "lockstep.core"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local decoder = require "lockstep.models.decoder"
 local folder = require "lockstep.models.folder"
+local granite = require "lockstep.models.families.granite"
 local init = require "lockstep.models.first_values"
 local llama = require "lockstep.models.llama"
 local loading = require "lockstep.models.loading"
+local mistral = require "lockstep.models.families.mistral"
 local options = require "lockstep.options"
 local parameter = require "lockstep.nn.parameter"
 local plain = require "lockstep.plain"
@@ -25,6 +27,7 @@ local qwen3_vl = require "lockstep.models.qwen3_vl"
 local qwen3_vl_moe = require "lockstep.models.qwen3_vl_moe"
 local saving = require "lockstep.models.saving"
 local shards = require "lockstep.data.shards"
+local smollm3 = require "lockstep.models.families.smollm3"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -57,6 +60,10 @@ M.register("LlamaForCausalLM", llama.Llama)
 M.register("Qwen2ForCausalLM", llama.Qwen2)
 M.register("Qwen3ForCausalLM", qwen3.Qwen3)
 M.register("Qwen3MoeForCausalLM", qwen3_moe.Qwen3Moe)
+M.register("MistralForCausalLM", mistral.Mistral)
+M.register("MinistralForCausalLM", mistral.Ministral)
+M.register("SmolLM3ForCausalLM", smollm3.SmolLM3)
+M.register("GraniteForCausalLM", granite.Granite)
 M.register("Qwen2_5_VLForConditionalGeneration", qwen2_5_vl.Qwen2_5_VL)
 M.register("Qwen3VLForConditionalGeneration", qwen3_vl.Qwen3VL)
 M.register("Qwen3VLMoeForConditionalGeneration", qwen3_vl_moe.Qwen3VLMoe)
