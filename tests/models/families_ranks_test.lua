@@ -18,7 +18,7 @@ local PROMPTS = { { 3, 1, 4, 1, 5, 9, 2 }, { 1, 5 } }
 local NO_PLAN = { phi3 = true }
 
 --- Cannot split tokens.
-local WHOLE_TOKENS = { mixtral = true, olmo3 = true }
+local WHOLE_TOKENS = { mixtral = true, olmo2 = true, olmo3 = true }
 
 local function difference(a, b) return (a - b):abs():max():item() end
 

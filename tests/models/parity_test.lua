@@ -1,7 +1,6 @@
 -- Each folder here against the answers of transformers in it (see make.py): logits, loss, gradients, log-probabilities,
 -- entropies and generated ids.
 
-local models = require "lockstep.models"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 

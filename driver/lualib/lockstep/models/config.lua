@@ -131,8 +131,12 @@ function M.dtype(raw)
   fail('config.json has the dtype "%s" (known: %s)', tostring(name), table.concat(DTYPES, ", "))
 end
 
---- Version 5 has rope_parameters; version 4 has rope_theta and rope_scaling.
-local function rope(raw, default_theta)
+--- Returns the options of nn.rotary but for dim. Version 5 has rope_parameters; version 4 has rope_theta and
+--- rope_scaling.
+---@param raw table<string, any>
+---@param default_theta number? 10000 by default
+---@return table<string, any>
+function M.rope(raw, default_theta)
   local given = get(raw, "rope_scaling") or get(raw, "rope_parameters") or {}
   if type(given) ~= "table" then fail("rope_parameters must be an object, got %s", tostring(given)) end
   local result = {}
@@ -267,7 +271,8 @@ end
 --- Returns the values of `keys` in the config, and `rope`: the options of nn.rotary but for dim.
 ---
 --- keys: names with defaults; options.required stands for a whole number that must be there, options.optional for a
---- value of any type. A default of rope_theta is that of `rope`, too. ignore: keys of the config that are passed over, with no printed line.
+--- value of any type. A default of rope_theta is that of `rope`, too. ignore: keys of the config that are passed over,
+--- with no printed line.
 ---@param architecture string for messages
 ---@param raw table<string, any>
 ---@param keys table<string, any>
@@ -276,7 +281,7 @@ end
 function M.settings(architecture, raw, keys, ignore)
   check_known(architecture, raw, keys, ignore or {})
   check_counts(architecture, raw)
-  local result = { rope = rope(raw, keys.rope_theta) }
+  local result = { rope = M.rope(raw, keys.rope_theta) }
   for key, default in pairs(keys) do
     local value = get(raw, key)
     if value ~= nil then

@@ -1,5 +1,5 @@
---- SmolLM3: Llama without rotary embeddings in every fourth layer (arXiv 2501.18795), or where `no_rope_layers` has a 0.
---- With `use_sliding_window` those layers have windows, or the ones that `layer_types` names.
+--- SmolLM3: Llama without rotary embeddings in every fourth layer (arXiv 2501.18795), or where `no_rope_layers` has
+--- a 0. With `use_sliding_window` those layers have windows, or the ones that `layer_types` names.
 
 local config = require "lockstep.models.config"
 local core = require "lockstep.core"
@@ -48,8 +48,8 @@ function SmolLM3.read(c)
   end
   for i, kind in ipairs(c.layer_types) do
     if kind == "sliding_attention" and not c.use_sliding_window then
-      core.raise(('models: SmolLM3ForCausalLM: layer_types[%d] is "sliding_attention", but use_sliding_window is false; '
-        .. 'which holds depends on the kernel in transformers'):format(i - 1))
+      core.raise(('models: SmolLM3ForCausalLM: layer_types[%d] is "sliding_attention", but use_sliding_window is '
+        .. 'false; in transformers the kernel decides which holds'):format(i - 1))
     end
   end
   c.max_window_layers = 0
