@@ -48,8 +48,36 @@ FOLDERS = {
         "attention_bias": True,
         "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
                             "original_max_position_embeddings": 128}}, ("v4", "shards")),
-    # The architecture that docs/models.md adds.
+    "mistral": ("Mistral", {"sliding_window": 5}, ("v4",)),
+    "ministral": ("Ministral", {"sliding_window": 4, "layer_types": ["full_attention", "sliding_attention"]}, ()),
+    "smollm3": ("SmolLM3", {
+        "hidden_size": 18, "head_dim": 8, "num_hidden_layers": 3, "no_rope_layers": [1, 0, 0],
+        "use_sliding_window": True, "sliding_window": 6,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        "tie_word_embeddings": True}, ("v4",)),
+    "granite": ("Granite", {
+        "attention_bias": True, "embedding_multiplier": 3.0, "residual_multiplier": 0.7, "attention_multiplier": 0.21,
+        "logits_scaling": 1.7, "tie_word_embeddings": True}, ()),
+    "gemma3": ("Gemma3Text", {
+        "num_hidden_layers": 3, "sliding_window": 5, "query_pre_attn_scalar": 11, "hidden_size": 18,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 50000.0, "factor": 4.0},
+                            "sliding_attention": {"rope_type": "default", "rope_theta": 300.0}}}, ()),
+    "gemma3_v4": ("Gemma3Text", {
+        "num_hidden_layers": 3, "sliding_window": 6, "query_pre_attn_scalar": 8, "hidden_size": 24,
+        "sliding_window_pattern": 2,
+        "rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}, ("v4",)),
     "olmo2": ("Olmo2", {"hidden_size": 24, "head_dim": None}, ()),
+    "olmo3": ("Olmo3", {
+        "hidden_size": 24, "head_dim": None, "attention_bias": True, "num_hidden_layers": 4, "sliding_window": 5,
+        "rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 5e5, "factor": 8.0,
+                                               "attention_factor": 1.3, "original_max_position_embeddings": 256},
+                            "sliding_attention": {"rope_type": "default", "rope_theta": 5e5}}}, ("v4",)),
+    "phi3": ("Phi3", {"hidden_size": 24, "head_dim": None, "sliding_window": 7}, ("v4",)),
+    "mixtral": ("Mixtral", {
+        "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 12, "sliding_window": 6,
+        "output_router_logits": True, "router_aux_loss_coef": 0.1}, ()),
     "qwen3_moe": ("Qwen3Moe", {
         "num_hidden_layers": 3, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
         "norm_topk_prob": True, "mlp_only_layers": [1], "output_router_logits": True,
@@ -73,6 +101,7 @@ def build(kind, options):
     if config_options["head_dim"] is None:
         del config_options["head_dim"]
     config = getattr(transformers, kind + "Config")(**config_options)
+    kind = kind.removesuffix("Text")
     config.architectures = [kind + "ForCausalLM"]
     config.dtype = "float32"
     config._experts_implementation = "eager"  # the other one wants weights in multiples of 16 bytes
@@ -82,7 +111,7 @@ def build(kind, options):
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if "norm" in name:
-                parameter.copy_(1 + 0.3 * noise)
+                parameter.copy_((kind != "Gemma3") + 0.3 * noise)
             elif name.endswith("bias"):
                 parameter.copy_(0.3 * noise)
             else:
@@ -93,6 +122,12 @@ def build(kind, options):
 def as_version_4(config):
     """Returns a config.json in the form that transformers 4 wrote."""
     rope = config.pop("rope_parameters", None) or {}
+    if "full_attention" in rope:  # layers with a window have frequencies of their own
+        windowed, rope = rope["sliding_attention"], rope["full_attention"]
+        if config["model_type"] == "gemma3_text":
+            config["rope_local_base_freq"] = windowed["rope_theta"]
+            config["sliding_window_pattern"] = config.pop("_sliding_window_pattern")
+            del config["layer_types"]
     config["rope_theta"] = rope.pop("rope_theta", 10000.0)
     config["rope_scaling"] = rope if rope.get("rope_type", "default") != "default" else None
     config["torch_dtype"] = config.pop("dtype")

@@ -1,12 +1,16 @@
 --- Tests that every architecture passes: its loss and gradients against the answers of transformers.
 
+local data = require "lockstep.data"
 local models = require "lockstep.models"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
 local M = {}
 
-local function load(folder) return models.load("tests/models/" .. folder) end
+--- Loads a folder of tests/models.
+function M.load(folder) return models.load("tests/models/" .. folder) end
+
+local load = M.load
 
 local function difference(a, b) return (a - b):abs():max():item() end
 
@@ -49,6 +53,54 @@ function M.add_tests(folder, answers_of)
       end
       t.equal(difference(model(batch), before), 0)
     end)
+  end)
+end
+
+--- Returns transformers' answers of a folder, and their batch.
+function M.answers_of(folder)
+  local answers = data.safetensors("tests/models/" .. folder .. "/answers.safetensors")
+  local batch = { input_ids = answers.input_ids, position_ids = answers.position_ids, loss_mask = answers.loss_mask,
+    seq_lens = answers.seq_lens:totable() }
+  return answers, batch
+end
+
+--- Adds the tests of a folder of a model of text: those of add_tests, logits, log-probabilities and entropies, and
+--- generated ids.
+function M.add_text_tests(folder)
+  t.test("LogitsOf_" .. folder, function()
+    local answers, batch = M.answers_of(folder)
+
+    local logits = torch.no_grad(load(folder), batch)
+
+    t.equal(logits.shape, answers.logits.shape)
+    t.near(logits, answers.logits, 5e-5)
+  end)
+
+  M.add_tests(folder, M.answers_of)
+
+  t.test("LogProbsAndEntropyOf_" .. folder, function()
+    local answers, batch = M.answers_of(folder)
+    local model = load(folder)
+
+    local log_probs, entropy = model:log_probs(batch, { tile_tokens = 5 })
+
+    t.near(log_probs, answers.log_probs, 1e-4)
+    t.near(entropy, answers.entropy, 1e-4)
+  end)
+
+  t.test("GreedyIdsOf_" .. folder, function()
+    local answers, batch = M.answers_of(folder)
+    local ids, lengths = batch.input_ids:totable(), batch.seq_lens
+    local prompts = { {}, {}, {} }
+    for i = 1, lengths[1] do prompts[1][i] = ids[i] end
+    for i = 1, lengths[2] do prompts[2][i] = ids[lengths[1] + i] end
+    for i = 1, 3 do prompts[3][i] = ids[#ids - 3 + i] end
+    local model = load(folder)
+
+    t.equal(models.generate(model, prompts), answers.generated:totable(), "together")
+    for i, prompt in ipairs(prompts) do
+      t.equal(models.generate(model, { prompt }), { answers.generated[i - 1]:totable() }, "alone")
+    end
   end)
 end
 

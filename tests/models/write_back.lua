@@ -21,7 +21,9 @@ local function write(name, model, opts)
 end
 
 core.write_file(out .. "/names.txt", { "" })
-for _, name in ipairs { "llama", "llama_tied", "qwen2", "qwen3", "qwen3_yarn", "qwen3_moe", "qwen3_moe_packed" } do
+local FOLDERS = { "llama", "llama_tied", "qwen2", "qwen3", "qwen3_yarn", "qwen3_moe", "qwen3_moe_packed" }
+for _, name in ipairs(dofile "tests/models/families_fixture.lua") do FOLDERS[#FOLDERS + 1] = name end
+for _, name in ipairs(FOLDERS) do
   local like = "tests/models/" .. name
   local model = models.load(like)
   local answers = data.safetensors(like .. "/answers.safetensors")

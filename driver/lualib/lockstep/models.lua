@@ -12,12 +12,18 @@ local core = require "lockstep.core"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local decoder = require "lockstep.models.decoder"
 local folder = require "lockstep.models.folder"
+local gemma3 = require "lockstep.models.families.gemma3"
 local generation_config = require "lockstep.models.generation_config"
+local granite = require "lockstep.models.families.granite"
 local init = require "lockstep.models.first_values"
 local llama = require "lockstep.models.llama"
 local loading = require "lockstep.models.loading"
+local mistral = require "lockstep.models.families.mistral"
+local mixtral = require "lockstep.models.families.mixtral"
+local olmo = require "lockstep.models.families.olmo"
 local options = require "lockstep.options"
 local parameter = require "lockstep.nn.parameter"
+local phi3 = require "lockstep.models.families.phi3"
 local plain = require "lockstep.plain"
 local qwen2_5_vl = require "lockstep.models.qwen2_5_vl"
 local qwen3 = require "lockstep.models.qwen3"
@@ -26,6 +32,7 @@ local qwen3_vl = require "lockstep.models.qwen3_vl"
 local qwen3_vl_moe = require "lockstep.models.qwen3_vl_moe"
 local saving = require "lockstep.models.saving"
 local shards = require "lockstep.data.shards"
+local smollm3 = require "lockstep.models.families.smollm3"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -58,6 +65,15 @@ M.register("LlamaForCausalLM", llama.Llama)
 M.register("Qwen2ForCausalLM", llama.Qwen2)
 M.register("Qwen3ForCausalLM", qwen3.Qwen3)
 M.register("Qwen3MoeForCausalLM", qwen3_moe.Qwen3Moe)
+M.register("MistralForCausalLM", mistral.Mistral)
+M.register("MinistralForCausalLM", mistral.Ministral)
+M.register("SmolLM3ForCausalLM", smollm3.SmolLM3)
+M.register("Gemma3ForCausalLM", gemma3.Gemma3)
+M.register("GraniteForCausalLM", granite.Granite)
+M.register("MixtralForCausalLM", mixtral.Mixtral)
+M.register("Olmo2ForCausalLM", olmo.Olmo2)
+M.register("Olmo3ForCausalLM", olmo.Olmo3)
+M.register("Phi3ForCausalLM", phi3.Phi3)
 M.register("Qwen2_5_VLForConditionalGeneration", qwen2_5_vl.Qwen2_5_VL)
 M.register("Qwen3VLForConditionalGeneration", qwen3_vl.Qwen3VL)
 M.register("Qwen3VLMoeForConditionalGeneration", qwen3_vl_moe.Qwen3VLMoe)

@@ -56,7 +56,7 @@ function Cache:prompts(q, k, v, attention)
     end
     self[kind][attention.index] = rows
   end
-  return nn.attention(q, k, v, { seq_lens = self.lengths, window = attention.window or nil })
+  return nn.attention(q, k, v, { seq_lens = self.lengths, window = attention.window or nil, scale = attention.scale })
 end
 
 --- Returns the first column that a new token sees.
@@ -71,6 +71,7 @@ function Cache:first(window) return window and math.max(0, self.used + 1 - windo
 ---@param attention models.Attention
 ---@return torch.Tensor # [sequences, heads, D]
 function Cache:next_tokens(q, k, v, attention)
+  if attention.scale then q = q * (attention.scale * math.sqrt(q:size(-1))) end -- the operator's own is D^-0.5
   return fused.cached_attention(q, k, v, self.keys[attention.index], self.values[attention.index], self.used,
     self:first(attention.window), self.mask)
 end

@@ -116,14 +116,18 @@ function M.dtype(raw)
   fail('config.json has the dtype "%s" (known: %s)', tostring(name), table.concat(DTYPES, ", "))
 end
 
---- Version 5 has rope_parameters; version 4 has rope_theta and rope_scaling.
-local function rope(raw)
+--- Returns the options of nn.rotary but for dim. Version 5 has rope_parameters; version 4 has rope_theta and
+--- rope_scaling.
+---@param raw table<string, any>
+---@param default_theta number? 10000 by default
+---@return table<string, any>
+function M.rope(raw, default_theta)
   local given = get(raw, "rope_scaling") or get(raw, "rope_parameters") or {}
   if type(given) ~= "table" then fail("rope_parameters must be an object, got %s", tostring(given)) end
   local result = {}
   for key in pairs(given) do result[key] = get(given, key) end
   result.rope_type, result.type = result.rope_type or result.type or "default", nil
-  result.rope_theta = result.rope_theta or get(raw, "rope_theta") or 10000
+  result.rope_theta = result.rope_theta or get(raw, "rope_theta") or default_theta or 10000
   for _, key in ipairs { "rope_theta", "factor" } do
     local value = result[key]
     if value ~= nil and not (type(value) == "number" and value > 0 and value < math.huge) then
@@ -147,6 +151,9 @@ end
 
 local ROPE_KEYS = { rope_parameters = true, rope_scaling = true, rope_theta = true,
   original_max_position_embeddings = true }
+
+--- Keys whose null is not the default: no window; as many key heads as query heads.
+local NULL_IS_NONE = { sliding_window = true, num_key_value_heads = true }
 
 local function is_one_of(value, list)
   for _, known in ipairs(list) do
@@ -249,7 +256,8 @@ end
 --- Returns the values of `keys` in the config, and `rope`: the options of nn.rotary but for dim.
 ---
 --- keys: names with defaults; options.required stands for a whole number that must be there, options.optional for a
---- value of any type. ignore: keys of the config that are passed over, with no printed line.
+--- value of any type. A default of rope_theta is that of `rope`, too. ignore: keys of the config that are passed over,
+--- with no printed line.
 ---@param architecture string for messages
 ---@param raw table<string, any>
 ---@param keys table<string, any>
@@ -258,7 +266,7 @@ end
 function M.settings(architecture, raw, keys, ignore)
   check_known(architecture, raw, keys, ignore or {})
   check_counts(architecture, raw)
-  local result = { rope = rope(raw) }
+  local result = { rope = M.rope(raw, keys.rope_theta) }
   for key, default in pairs(keys) do
     local value = get(raw, key)
     if value ~= nil then
@@ -266,7 +274,7 @@ function M.settings(architecture, raw, keys, ignore)
       result[key] = value
     elseif default == options.required then
       fail('%s: the config lacks "%s"', architecture, key)
-    elseif default ~= options.optional then
+    elseif default ~= options.optional and not (NULL_IS_NONE[key] and raw[key] == core.null) then
       result[key] = default
     end
   end

@@ -31,10 +31,11 @@ local function check(holds, message, ...) if not holds then fail(message, ...) e
 -- Layers --------------------------------------------------------------------------------------------------
 
 --- Settings that it reads: hidden_size, num_attention_heads, num_key_value_heads, head_dim, rms_norm_eps, and
---- qkv_bias, output_bias, qk_norm.
+--- qkv_bias, output_bias, qk_norm, windows, attention_scale.
 ---@class models.Attention: nn.Module
 ---@field index integer the layer, from 1
 ---@field window integer|false
+---@field scale number? of the scores; default head_dim^-0.5
 local Attention = nn.Module:subclass("Attention")
 ---@type fun(c: table, index: integer): models.Attention
 M.Attention = Attention
@@ -42,6 +43,7 @@ M.Attention = Attention
 function Attention:init(c, index)
   local hidden, dim, bias = c.hidden_size, c.head_dim, { bias = c.qkv_bias or false }
   self.index, self.head_dim, self.window = index, dim, c.windows and c.windows[index] or false
+  self.scale = c.attention_scale
   self.q_proj = nn.Linear(hidden, c.num_attention_heads * dim, bias)
   self.k_proj = nn.Linear(hidden, c.num_key_value_heads * dim, bias)
   self.v_proj = nn.Linear(hidden, c.num_key_value_heads * dim, bias)
@@ -52,15 +54,31 @@ function Attention:init(c, index)
   end
 end
 
-function Attention:forward(x, pass)
+--- Overridden by architectures. Returns queries, keys and values, normalised and not yet rotated.
+---@param x torch.Tensor [T, hidden]
+---@return torch.Tensor q [T, heads, head_dim]; T is larger than that of x where ranks split the tokens between layers
+---@return torch.Tensor k [T, kv_heads, head_dim]
+---@return torch.Tensor v [T, kv_heads, head_dim]
+function Attention:project(x)
   local q, dim = self.q_proj(x), self.head_dim
   local tokens = q:size(0) -- sharding.tensor_parallel may split the tokens of x
   q = q:view(tokens, -1, dim)
   local k = self.k_proj(x):view(tokens, -1, dim)
   local v = self.v_proj(x):view(tokens, -1, dim)
   if self.q_norm then q, k = self.q_norm(q), self.k_norm(k) end
-  q, k = nn.rotate(q, pass.cos, pass.sin), nn.rotate(k, pass.cos, pass.sin)
-  return self.o_proj(pass.attend(q, k, v, self):reshape(tokens, -1))
+  return q, k, v
+end
+
+--- Overridden by architectures. Rotates queries or keys by their positions.
+---@param x torch.Tensor [T, heads, head_dim]
+---@param pass models.Pass
+---@return torch.Tensor # as x
+function Attention:turn(x, pass) return nn.rotate(x, pass.cos, pass.sin) end -- luacheck: ignore 212
+
+function Attention:forward(x, pass)
+  local q, k, v = self:project(x)
+  q, k = self:turn(q, pass), self:turn(k, pass)
+  return self.o_proj(pass.attend(q, k, v, self):reshape(q:size(0), -1))
 end
 
 --- down(silu(gate(x)) * up(x)).
@@ -81,11 +99,11 @@ function Mlp:forward(x) return self.down_proj(nn.swiglu(self.gate_proj(x), self.
 --- Returns the new hidden states, and the second result of its MLP if there is one.
 ---@class models.Layer: nn.Module
 local Layer = nn.Module:subclass("DecoderLayer")
----@type fun(c: table, index: integer, mlp: nn.Module): models.Layer
+---@type fun(c: table, index: integer, mlp: nn.Module, attention: models.Attention?): models.Layer
 M.Layer = Layer
 
-function Layer:init(c, index, mlp)
-  self.self_attn = Attention(c, index)
+function Layer:init(c, index, mlp, attention)
+  self.self_attn = attention or Attention(c, index)
   self.mlp = mlp
   self.input_layernorm = nn.RMSNorm(c.hidden_size, { eps = c.rms_norm_eps })
   self.post_attention_layernorm = nn.RMSNorm(c.hidden_size, { eps = c.rms_norm_eps })
@@ -200,7 +218,8 @@ local COMMON = { vocab_size = options.required, hidden_size = options.required, 
 ---@return table<string, any>
 function M.keys(more) return plain.copy(COMMON, more) end
 
---- Overridden by architectures: completes the settings. Adds qkv_bias, output_bias, qk_norm, windows.
+--- Overridden by architectures: completes the settings. Adds qkv_bias, output_bias, qk_norm, windows,
+--- attention_scale.
 ---@param c table<string, any>
 function CausalLM.read(c) end -- luacheck: ignore 212
 
@@ -409,7 +428,7 @@ function CausalLM:hidden(batch, attend, layers)
   local x, angles, seq_lens, after = self:inputs(batch)
   local cos, sin = self.rotary:cos_sin(angles, { dtype = x.dtype })
   attend = attend or function(q, k, v, attention)
-    return nn.attention(q, k, v, { seq_lens = seq_lens, window = attention.window or nil })
+    return nn.attention(q, k, v, { seq_lens = seq_lens, window = attention.window or nil, scale = attention.scale })
   end
   local y, seconds = self.model(x, { cos = cos, sin = sin, attend = attend, after = after,
     checkpoint = self.checkpoint, layers = layers })

@@ -33,7 +33,7 @@ local function check_memory(model, dtype)
 end
 
 --- Gives the parameters of a model that was built on "meta" memory and random values: matrices normal, biases 0, the
---- rest (norms) 1.
+--- rest (norms) 1, or the module's first_value.
 ---@generic T: nn.Module
 ---@param model T
 ---@param o {dtype: torch.dtype, device: string, deviation: number}
@@ -48,7 +48,7 @@ function M.fill(model, o)
       if place.name == "bias" then
         tensor:zero_()
       elseif tensor:dim() == 1 then
-        tensor:fill_(1)
+        tensor:fill_(place.fields.first_value or 1)
       else
         tensor:normal_(0, o.deviation)
       end

@@ -46,7 +46,7 @@ end
 --- Returns a function for the attention of a layer with its norm, or nil.
 local function attention_of(kernels, decoder, layer, cache)
   local attention, norm = layer.self_attn, layer.input_layernorm
-  if not is_plain(decoder.Attention, attention) or not is_plain(nn.RMSNorm, norm) then return nil end
+  if not is_plain(decoder.Attention, attention) or not is_plain(nn.RMSNorm, norm) or attention.scale then return nil end
   local weights, biases = read_linears(attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
   if not weights or not (#biases == 0 or #biases >= 3) then return nil end
   local head_norms = {}

@@ -1,0 +1,85 @@
+-- The families of lockstep.models.families on two ranks: sharded by fully_shard, and split by their plans of
+-- tensor_parallel, they give the logits, gradients and ids of one rank.
+
+local dist = require "lockstep.distributed"
+local models = require "lockstep.models"
+local run = require "lockstep.run"
+local sharding = require "lockstep.sharding"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local parity = dofile "tests/models/parity_fixture.lua"
+
+local FOLDERS = dofile "tests/models/families_fixture.lua"
+
+local PROMPTS = { { 3, 1, 4, 1, 5, 9, 2 }, { 1, 5 } }
+
+--- Has no plan: sharding.tensor_parallel says so.
+local NO_PLAN = { phi3 = true }
+
+--- Cannot split tokens.
+local WHOLE_TOKENS = { mixtral = true, olmo2 = true, olmo3 = true }
+
+local function difference(a, b) return (a - b):abs():max():item() end
+
+--- Returns the loss, and leaves its gradients in the parameters.
+local function loss_and_gradients(model, batch)
+  local sum = model:loss(batch)
+  sum:backward()
+  return sum:item()
+end
+
+--- Makes a step of gradient descent with each model.
+local function step(...)
+  for _, model in ipairs { ... } do
+    torch.no_grad(function()
+      for _, p in ipairs(model:parameters()) do p:sub_(p.grad * 1e-3) end
+    end)
+  end
+end
+
+for _, folder in ipairs(FOLDERS) do
+  local path = "tests/models/" .. folder
+
+  t.test("AShardedModelIsThePlainOne_" .. folder, function()
+    local _, batch = parity.answers_of(folder)
+    local plain = models.load(path)
+    local expected = loss_and_gradients(plain, batch)
+
+    local model = models.load(path, { shard = {} })
+    t.equal(model:state_dict(), plain:state_dict())
+    t.near(loss_and_gradients(model, batch), expected, 1e-3)
+    step(plain, model)
+    local saved = dist.all_gather_object(run.dir .. "/sharded_" .. folder)[1]
+    models.save(model, saved, { like = path })
+
+    local state = models.load(saved):state_dict()
+    for name, tensor in pairs(plain:state_dict()) do t.near(state[name], tensor, 1e-4, name) end
+    t.equal(models.generate(model, PROMPTS, { max_new_tokens = 8 }),
+      models.generate(models.load(saved), PROMPTS, { max_new_tokens = 8 }))
+  end)
+
+  for _, sequence in ipairs { false, true } do
+    t.test("ASplitModelIsThePlainOne_" .. folder .. (sequence and "_sequence" or ""), function()
+      local _, batch = parity.answers_of(folder)
+      local plain, model = models.load(path), models.load(path)
+      if NO_PLAN[folder] then
+        return t.raises("has no plan of its own; give one", sharding.tensor_parallel, model, { sequence = sequence })
+      elseif sequence and WHOLE_TOKENS[folder] then
+        return t.raises("does not support it; leave it out", sharding.tensor_parallel, model, { sequence = true })
+      end
+      local logits, expected = torch.no_grad(plain, batch), loss_and_gradients(plain, batch)
+
+      sharding.tensor_parallel(model, { sequence = sequence })
+
+      t.truthy(model:num_parameters() < plain:num_parameters())
+      t.near(torch.no_grad(model, batch), logits, 1e-4)
+      t.near(loss_and_gradients(model, batch), expected, 1e-3)
+      step(plain, model)
+      t.truthy(difference(torch.no_grad(plain, batch), logits) > 1e-3)
+      t.near(torch.no_grad(model, batch), torch.no_grad(plain, batch), 2e-4, "after a step")
+      t.equal(models.generate(model, PROMPTS, { max_new_tokens = 8 }),
+        models.generate(plain, PROMPTS, { max_new_tokens = 8 }))
+    end)
+  end
+end

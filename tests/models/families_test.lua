@@ -1,0 +1,159 @@
+-- The families of lockstep.models.families against transformers' answers, as in parity_test.lua, and what else holds
+-- for each: a saved folder is the model, LoRA learns and merges, and keys that change results are read or refused.
+
+local lora = require "lockstep.lora"
+local models = require "lockstep.models"
+local optim = require "lockstep.optim"
+local run = require "lockstep.run"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local parity = dofile "tests/models/parity_fixture.lua"
+
+local FOLDERS = dofile "tests/models/families_fixture.lua"
+
+local function difference(a, b) return (a - b):abs():max():item() end
+
+for _, folder in ipairs(FOLDERS) do
+  parity.add_text_tests(folder)
+
+  t.test("ASavedFolderIsTheModel_" .. folder, function()
+    local _, batch = parity.answers_of(folder)
+    local model = parity.load(folder)
+    torch.no_grad(function() for _, p in ipairs(model:parameters()) do p:mul_(1.01) end end)
+
+    for name, like in pairs { like = "tests/models/" .. folder, alone = false } do
+      models.save(model, run.dir .. "/" .. folder .. name, { like = like or nil })
+
+      local saved = models.load(run.dir .. "/" .. folder .. name)
+      t.equal(difference(torch.no_grad(saved, batch), torch.no_grad(model, batch)), 0, name)
+    end
+  end)
+
+  t.test("LoraLearnsAndMerges_" .. folder, function()
+    local _, batch = parity.answers_of(folder)
+    local model = parity.load(folder)
+    local before = torch.no_grad(model, batch)
+    lora.apply(model, { r = 4, alpha = 8, targets = "all-linear" })
+    t.equal(difference(torch.no_grad(model, batch), before), 0)
+    local optimizer, losses = optim.AdamW(model:parameters(), { lr = 0.01 }), {}
+    for step = 1, 4 do
+      local sum, count = model:loss(batch)
+      losses[step] = sum:item() / count
+      ;(sum / count):backward()
+      optimizer:step()
+      optimizer:zero_grad()
+    end
+    t.truthy(losses[4] < losses[1], losses[4] .. " after " .. losses[1])
+    local logits = torch.no_grad(model, batch)
+    local ids = models.generate(model, { { 3, 1, 4, 1, 5, 9 }, { 2 } }, { max_new_tokens = 8 })
+
+    lora.merge(model)
+
+    t.near(torch.no_grad(model, batch), logits, 1e-4)
+    t.equal(models.generate(model, { { 3, 1, 4, 1, 5, 9 }, { 2 } }, { max_new_tokens = 8 }), ids)
+  end)
+end
+
+--- A small config, changed.
+local function config_of(model_type, changes)
+  local config = { model_type = model_type, vocab_size = 31, hidden_size = 16, intermediate_size = 24,
+    num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2 }
+  for key, value in pairs(changes or {}) do config[key] = value end
+  return config
+end
+
+local function settings_of(...) return models.build(config_of(...), { device = "meta" }).settings end
+
+t.test("AMistralWithoutTheKeyHasWindowsAndWithNullNone", function()
+  local null = require("lockstep.data").null
+  t.equal(settings_of("mistral").windows, { 4096, 4096 })
+  t.equal(settings_of("mistral", { sliding_window = 7 }).windows, { 7, 7 })
+  t.equal(settings_of("mistral", { sliding_window = null }).windows, { false, false })
+  t.equal(settings_of("mistral", { layer_types = { "full_attention", "full_attention" } }).windows, { 4096, 4096 },
+    "transformers does not read the key")
+  t.equal(settings_of("ministral", { layer_types = { "full_attention", "sliding_attention" } }).windows,
+    { false, 4096 })
+  local config = config_of "mistral"
+  config.num_key_value_heads = nil
+  t.raises("num_attention_heads 4 is not a multiple of num_key_value_heads 8", models.build, config)
+  config.num_key_value_heads = null
+  t.equal(models.build(config, { device = "meta" }).settings.num_key_value_heads, 4)
+end)
+
+t.test("SmolLM3TurnsWhatItsListNamesAndEveryFourthLayerNot", function()
+  local deep = { num_hidden_layers = 5 }
+  t.equal(settings_of("smollm3", deep).turns, { true, true, true, false, true })
+  t.equal(settings_of("smollm3", { no_rope_layer_interval = 2 }).turns, { true, false })
+  t.equal(settings_of("smollm3", { no_rope_layers = { 0, 1, 1 } }).turns, { false, true })
+  t.equal(settings_of("smollm3", { use_sliding_window = true, sliding_window = 9, no_rope_layers = { 1, 0 } }).windows,
+    { false, 9 })
+  t.equal(settings_of("smollm3").rope.rope_theta, 2e6)
+  t.raises("no_rope_layers must be an array of 0 and 1 for each of 2 layers, got 1 elements", models.build,
+    config_of("smollm3", { no_rope_layers = { 1 } }))
+  t.raises('layer_types[1] is "sliding_attention", but use_sliding_window is false', models.build,
+    config_of("smollm3", { sliding_window = 9, layer_types = { "full_attention", "sliding_attention" } }))
+end)
+
+t.test("Gemma3ReadsBothFormsOfItsConfig", function()
+  local deep = { num_hidden_layers = 7 }
+  local settings = settings_of("gemma3_text", deep)
+  t.equal(settings.windows, { 4096, 4096, 4096, 4096, 4096, false, 4096 })
+  t.equal({ settings.rope.rope_theta, settings.windowed_rope.rope_theta, settings.tie_word_embeddings },
+    { 1e6, 1e4, true })
+  settings = settings_of("gemma3_text", { sliding_window_pattern = 2, rope_theta = 5, rope_local_base_freq = 6,
+    rope_scaling = { rope_type = "linear", factor = 8 }, sliding_window = 3, query_pre_attn_scalar = 16 })
+  t.equal(settings.windows, { 3, false })
+  t.equal(settings.rope, { rope_type = "linear", factor = 8, rope_theta = 5 })
+  t.equal(settings.windowed_rope, { rope_type = "default", rope_theta = 6 })
+  t.equal(settings.attention_scale, 0.25)
+  settings = settings_of("gemma3_text", { rope_parameters = { full_attention = { rope_theta = 7 } } })
+  t.equal({ settings.rope.rope_theta, settings.windowed_rope.rope_theta }, { 7, 1e4 })
+  for key, value in pairs { final_logit_softcapping = 30, attn_logit_softcapping = 50,
+    use_bidirectional_attention = true, hidden_activation = "gelu" } do
+    t.raises(('"%s" is %s; only '):format(key, tostring(value)), models.build,
+      config_of("gemma3_text", { [key] = value }))
+  end
+end)
+
+t.test("ABuiltGemma3HasNormsOfZeroWhichScaleByOne", function()
+  local model = models.build(config_of "gemma3_text")
+
+  t.equal(model.model.norm.weight:abs():max():item(), 0)
+  t.equal(model.model.layers[1].self_attn.q_norm.weight:abs():max():item(), 0)
+  local x = torch.randn { 3, 16 }
+  t.near(model.model.norm(x), x * torch.rsqrt((x * x):mean({ -1 }, true) + 1e-6), 1e-6)
+  local low = model.model.norm:to(torch.bfloat16)
+  t.equal(low(x:to(torch.bfloat16)).dtype, torch.bfloat16)
+end)
+
+t.test("Olmo3ScalesTheRotationOfLayersWithoutAWindow", function()
+  local settings = settings_of("olmo3", { num_hidden_layers = 4, rope_theta = 3, rope_scaling = { rope_type = "yarn",
+    factor = 8, original_max_position_embeddings = 64 } })
+  t.equal(settings.windows, { 4096, 4096, 4096, false })
+  t.equal(settings.windowed_rope, { rope_type = "default", rope_theta = 3 })
+  t.equal({ settings.rope.rope_type, settings.rope.rope_theta, settings.rope.factor }, { "yarn", 3, 8 })
+  t.equal(settings_of("olmo3").rope.rope_theta, 5e5)
+end)
+
+t.test("Phi3AndMixtralRefuseWhatTheyDoNotCompute", function()
+  t.raises('"resid_pdrop" is 0.1; only 0 is supported', models.build, config_of("phi3", { resid_pdrop = 0.1 }))
+  for _, name in ipairs { "longrope", "su", "yarn" } do
+    t.raises('unknown rope_type "longrope"', models.build, config_of("phi3", { rope_scaling = { type = name, factor = 4,
+      original_max_position_embeddings = 64 } }))
+  end
+  t.raises('partial_rotary_factor" is 0.75', models.build, config_of("phi3", { partial_rotary_factor = 0.75 }))
+  t.raises('"router_jitter_noise" is 0.1; only 0 is supported', models.build,
+    config_of("mixtral", { router_jitter_noise = 0.1 }))
+  t.raises('"num_local_experts" must be a whole number of at least 1, got 0', models.build,
+    config_of("mixtral", { num_local_experts = 0 }))
+end)
+
+t.test("AMixtralIsWrittenAsMistralPublishedIt", function()
+  local names = {}
+  for name in pairs(parity.load("mixtral"):layouts()[1]) do names[name] = true end
+  t.truthy(names["model.layers.1.block_sparse_moe.gate.weight"])
+  for _, which in ipairs { "w1", "w2", "w3" } do
+    t.truthy(names["model.layers.0.block_sparse_moe.experts.4." .. which .. ".weight"])
+  end
+end)
