@@ -52,7 +52,7 @@ clang_tidy_headers = rule(
     implementation = _clang_tidy_headers_impl,
     attrs = {
         "targets": attr.label_list(aspects = [_compilations], doc = "whose headers, and those of what they depend on"),
-        "_clang_tidy": attr.label(default = "//tests/lint:clang_tidy.sh", allow_single_file = True, executable = True, cfg = "host"),
+        "_clang_tidy": attr.label(default = "//tests/lint:clang_tidy.sh", allow_single_file = True, executable = True, cfg = "exec"),
         "_config": attr.label(default = "//:.clang-tidy", allow_single_file = True),
     },
     fragments = ["cpp"],

@@ -16,6 +16,20 @@ function M.check(holds, text, ...)
   if not holds then core.raise(select("#", ...) == 0 and text or text:format(...)) end
 end
 
+--- Calls fn(...), then undo(), also where fn raises an error. Returns what fn does.
+---@param undo fun()
+---@param fn fun(...): ...
+---@param ... any
+---@return any ...
+function M.finally(undo, fn, ...)
+  local function finish(ok, ...)
+    undo()
+    if not ok then error((...), 0) end
+    return ...
+  end
+  return finish(pcall(fn, ...))
+end
+
 --- Returns the keys of a table in order. With `keep`, only those for which keep(key, value) is true.
 ---@param map table<any, any>
 ---@param keep (fun(key: any, value: any): any)?

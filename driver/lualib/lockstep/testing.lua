@@ -120,10 +120,8 @@ end
 function M.listening(fn, ...)
   local heard, stderr = {}, io.stderr
   io.stderr = { write = function(_, ...) heard[#heard + 1] = table.concat { ... } end } -- luacheck: ignore 122
-  local results = { pcall(fn, ...) }
-  io.stderr = stderr -- luacheck: ignore 122
-  if not results[1] then error(results[2], 0) end
-  return results[2], table.concat(heard)
+  local result = plain.finally(function() io.stderr = stderr end, fn, ...) -- luacheck: ignore 122
+  return result, table.concat(heard)
 end
 
 --- Fails if 200 more calls of step() hold more bytes of tensors than the first 40, or if Lua's heap grows. All ranks
@@ -184,10 +182,8 @@ function M.printed(fn, ...)
     end,
     flush = function() end,
   }
-  local results = { pcall(fn, ...) }
-  io.stdout = stdout -- luacheck: ignore 122
-  if not results[1] then error(results[2], 0) end
-  return table.concat(parts), unpack(results, 2)
+  local results = { plain.finally(function() io.stdout = stdout end, fn, ...) } -- luacheck: ignore 122
+  return table.concat(parts), unpack(results)
 end
 
 --- Runs the tests of `file` and ends with an error if one failed. With several ranks a failure on one

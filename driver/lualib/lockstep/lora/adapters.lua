@@ -393,13 +393,10 @@ function M.without(model, fn, ...)
   for _, one in ipairs(experts.adapted(model)) do settings[#settings + 1] = experts.of(one.module) end
   local undo = use_originals(model)
   for i, one in ipairs(settings) do before[i], one.is_disabled = one.is_disabled, true end
-  local function restore(ok, ...)
+  return plain.finally(function()
     for i = #undo, 1, -1 do undo[i]() end -- a tied head is there twice
     for i, one in ipairs(settings) do one.is_disabled = before[i] end
-    if not ok then error((...), 0) end
-    return ...
-  end
-  return restore(pcall(torch.no_grad, fn, ...))
+  end, torch.no_grad, fn, ...)
 end
 
 return M

@@ -6,6 +6,7 @@
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -26,12 +27,7 @@ function M.current() return current end
 function M.with(chunks, fn, ...)
   local before = current
   current = chunks
-  local function finish(ok, ...)
-    current = before
-    if not ok then error((...), 0) end
-    return ...
-  end
-  return finish(pcall(fn, ...))
+  return plain.finally(function() current = before end, fn, ...)
 end
 
 --- Returns fn as it is, or within context_parallel a function that calls it with the same chunks later, in backward.

@@ -62,12 +62,7 @@ end
 function M.on_meta(fn, ...)
   local outer = device
   device = "meta"
-  local function finish(ok, ...)
-    device = outer
-    if not ok then error((...), 0) end
-    return ...
-  end
-  return finish(pcall(fn, ...))
+  return plain.finally(function() device = outer end, fn, ...)
 end
 
 return M

@@ -14,6 +14,7 @@
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local fused = require "lockstep.nn.fused"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -130,12 +131,7 @@ function M.with_whole_tokens(model, fn, ...)
   local owner = owners[model]
   if not (owner and owner.sequence) then return fn(...) end
   owner.sequence = false
-  local function finish(ok, ...)
-    owner.sequence = true
-    if not ok then error((...), 0) end
-    return ...
-  end
-  return finish(pcall(fn, ...))
+  return plain.finally(function() owner.sequence = true end, fn, ...)
 end
 
 -- Steps between the layers --------------------------------------------------------------------------------
@@ -288,13 +284,10 @@ function M.with_own_random(owner, fn, ...)
   local device = dist.device()
   local state, device_state = torch.get_rng_state(), device ~= "cpu" and torch.get_rng_state(device)
   torch.manual_seed(number * 4096 + owner.rank)
-  local function finish(ok, ...)
+  return plain.finally(function()
     torch.set_rng_state(state)
     if device_state then torch.set_rng_state(device_state, device) end
-    if not ok then error((...), 0) end
-    return ...
-  end
-  return finish(pcall(fn, ...))
+  end, fn, ...)
 end
 
 --- The size of the largest part, which all but the last ranks have.

@@ -487,13 +487,7 @@ function M.from_meta(net, opts, dtype_of, device)
   outline(net, opts, dtype_of, device)
   local model = shard(net, opts, false)
   local parts = model[PARTS]
-  return model, function(name, whole)
-    if parts.places[name] then
-      parts.core:load(name, whole)
-    else
-      torch.no_grad(function() parts.shards[name]:copy_(whole) end)
-    end
-  end
+  return model, function(name, whole) reshard.load_values(parts, { [name] = whole }) end
 end
 
 return M
