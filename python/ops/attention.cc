@@ -10,8 +10,8 @@
 #include "torch/library.h"
 
 // Attention over packed rows whose lengths are in a tensor. lockstep::attention takes them as
-// numbers: torch.compile would compile again for each packing. Here it sees a tensor, of which it
-// needs the shape alone. The gradients are registered in Python (lockstep/_ops.py).
+// numbers: torch.compile would compile again for each packing. Here it needs the tensor's shape
+// alone. The gradients are registered in Python (lockstep/_ops.py).
 
 namespace lockstep::python {
 namespace {

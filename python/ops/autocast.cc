@@ -10,7 +10,7 @@
 #include "c10/util/string_view.h"
 #include "torch/library.h"
 
-// What the operators do in autocast. Matrix products run in its dtype, as torch's do. The others
+// Registers the operators for autocast. Matrix products run in its dtype, as torch's do. The others
 // run in their inputs' dtype: a norm in x's, as torch.nn.functional.rms_norm, and SwiGLU in the
 // wider one, as a product.
 

@@ -1,6 +1,7 @@
 """The fused operators of lockstep.nn against torch's own, in float64; under autograd, autocast and torch.compile."""
 
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -269,6 +270,17 @@ class Operators(unittest.TestCase):
         gradient, = torch.autograd.grad(nn.attention(q, q, q).square().sum(), q, create_graph=True)
         with self.assertRaisesRegex(RuntimeError, "varlen_attention_backward has no gradient of gradients"):
             gradient.sum().backward()
+
+
+class Pages(unittest.TestCase):
+
+    def test_the_examples_of_the_pages_run(self):
+        for page in ("kernels", "tiled_mlp"):
+            with self.subTest(page):
+                text = pathlib.Path("docs", page + ".md").read_text()
+                blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+                self.assertEqual(len(blocks), 1)
+                exec(compile(blocks[0], page + ".md", "exec"), {})
 
 
 class Loading(unittest.TestCase):
