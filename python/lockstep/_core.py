@@ -13,6 +13,11 @@ from typing import Any, Callable, Iterable, Sequence
 
 _library = ctypes.CDLL(str(pathlib.Path(__file__).parent / "liblockstep_core.so"))
 
+
+class Interrupted(Exception):
+    """A handler of a signal raised an exception while a function waited. _sockets.wait raises that one instead."""
+
+
 # By the name of Abseil's status code. All else is a RuntimeError.
 _ERRORS: dict[str, type[Exception]] = {
     "INVALID_ARGUMENT": ValueError,
@@ -21,6 +26,7 @@ _ERRORS: dict[str, type[Exception]] = {
     "RESOURCE_EXHAUSTED": MemoryError,
     "DEADLINE_EXCEEDED": TimeoutError,
     "UNAVAILABLE": ConnectionError,
+    "CANCELLED": Interrupted,
 }
 
 

@@ -346,8 +346,15 @@ absl::Status SocketCollective::State::AwaitMessages(int64_t number) {
 absl::Status SocketCollective::State::Poll(std::vector<pollfd>& wanted,
                                            const std::vector<int>& awaited,
                                            const Deadline& deadline) const {
-  const int ready = poll(wanted.data(), wanted.size(), deadline.MillisecondsLeft());
+  constexpr int kAskEveryMs = 200;
+  const int left = deadline.MillisecondsLeft();
+  const int patience = interrupted == nullptr ? left : std::min(left, kAskEveryMs);
+  const int ready = poll(wanted.data(), wanted.size(), patience);
   if (ready < 0 && errno != EINTR) return absl::InternalError(absl::StrCat("poll: ", Reason()));
+  if (ready <= 0 && interrupted != nullptr && interrupted()) {
+    return absl::CancelledError(absl::StrCat("sharding: interrupted while waiting for ranks ",
+                                             absl::StrJoin(awaited, ", ")));
+  }
   if (ready != 0 || !deadline.has_passed()) return absl::OkStatus();
   return absl::DeadlineExceededError(
       absl::StrCat("sharding: rank ", OwnName(), " has waited ", absl::FormatDuration(timeout),

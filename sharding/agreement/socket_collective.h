@@ -29,6 +29,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -62,6 +63,13 @@ class SocketCollective : public Collective {
   int size() const override { return static_cast<int>(state_->peers.size()); }
   int WorldRank(int position) const override {
     return state_->NameOf(static_cast<size_t>(position));
+  }
+
+  // Makes waits return Cancelled once `interrupted` returns true. A wait asks it every 200 ms and
+  // after each signal, on the thread that waits. For programs that must react to Ctrl-C. After
+  // such an error use this object no more.
+  void InterruptWhen(std::function<bool()> interrupted) {
+    state_->interrupted = std::move(interrupted);
   }
 
   // Sends this rank's bytes. Wait returns Unavailable if a rank has closed its connection,
@@ -105,6 +113,7 @@ class SocketCollective : public Collective {
     absl::Duration timeout;
     std::vector<Peer> peers;  // by rank; the element of this rank is unused
     int64_t started = 0;
+    std::function<bool()> interrupted;  // null: nothing interrupts a wait
 
     int NameOf(size_t other) const { return names[other]; }
     int OwnName() const { return names[static_cast<size_t>(rank)]; }

@@ -188,6 +188,23 @@ TEST(SocketCollective, RanksThatDoNotComeAreNamedInTime) {
                  {absl::Milliseconds(500)});
 }
 
+TEST(SocketCollective, AWaitIsInterruptedOnRequestAndOnlyThen) {
+  std::latch has_left(1);
+  RunSocketRanks(2, [&](int rank, CollectivePointer collective) {
+    if (rank == 1) {
+      has_left.wait();
+      return;
+    }
+    int asked = 0;
+    collective->InterruptWhen([&] { return ++asked == 3; });
+    const absl::Status status = collective->StartAllGather("x")->Wait().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+    EXPECT_THAT(status.message(), HasSubstr("waiting for ranks 1"));
+    EXPECT_EQ(asked, 3);
+    has_left.count_down();
+  });
+}
+
 TEST(SocketCollective, AmountsThatDifferAreAnError) {
   RunSocketRanks(2, [](int rank, CollectivePointer collective) {
     const auto all = collective->StartAllGather(rank == 0 ? "four" : "seven..")->Wait();
