@@ -25,7 +25,6 @@ namespace lockstep::batching {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 TEST(Prepare, LongTextIsCutAndCounted) {
   const Prepared prepared = Prepare({Text(13), Text(8)}, With(8, 1));

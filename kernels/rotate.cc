@@ -4,7 +4,6 @@
 #include <mutex>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "ATen/Dispatch.h"

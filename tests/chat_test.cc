@@ -15,7 +15,6 @@
 namespace lockstep::tests {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using Strings = std::vector<std::string>;
 

@@ -2,7 +2,6 @@
 // an administrator sets it, only more often. No wait is shorter or longer for that.
 
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"

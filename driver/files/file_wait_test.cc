@@ -1,8 +1,6 @@
 #include "driver/files/file_wait.h"
 
 #include <future>
-#include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 

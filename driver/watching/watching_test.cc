@@ -18,7 +18,6 @@
 namespace lockstep::driver {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // The headers' examples.

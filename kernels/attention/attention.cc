@@ -5,7 +5,6 @@
 #include <memory>
 #include <mutex>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "ATen/Context.h"

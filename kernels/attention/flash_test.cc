@@ -15,7 +15,6 @@
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
 #include "ATen/core/dispatch/Dispatcher.h"
-#include "c10/util/Exception.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/aten/private_operators.h"

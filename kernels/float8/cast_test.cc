@@ -1,7 +1,6 @@
 // Casts to float8 against ATen's operators, bit for bit. BUILD runs these tests on each instruction
 // set.
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <optional>

@@ -1,7 +1,6 @@
 // Tests that need a GPU: casts there against those of the CPU bit for bit, and products against the
 // CPU's, which the other tests prove.
 
-#include <cmath>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <utility>
 
 #include "ATen/EmptyTensor.h"
 #include "ATen/TensorOperators.h"

@@ -10,7 +10,6 @@ namespace lockstep::mimo {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 Topology Make(int64_t world_size, std::vector<Module> modules) {

@@ -11,7 +11,6 @@
 namespace lockstep::mimo {
 namespace {
 
-using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 

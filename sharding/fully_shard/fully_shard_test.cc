@@ -10,7 +10,6 @@
 
 #include "ATen/Functions.h"
 #include "absl/strings/str_cat.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sharding/testing/fixture.h"
 #include "tests/support/ranks.h"
@@ -20,8 +19,6 @@ namespace {
 
 using ::lockstep::tests::OnRanks;
 using ::lockstep::tests::Rank;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 // The layers that a rank calls in a step, in order; several lists are micro-batches.
 using Schedule = std::function<std::vector<std::vector<size_t>>(int rank, int step)>;

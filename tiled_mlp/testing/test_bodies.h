@@ -3,7 +3,6 @@
 #ifndef LOCKSTEP_TILED_MLP_TESTING_TEST_BODIES_H_
 #define LOCKSTEP_TILED_MLP_TESTING_TEST_BODIES_H_
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
