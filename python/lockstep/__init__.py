@@ -14,14 +14,17 @@ from typing import Any
 
 from lockstep._core import version as __version__
 
-_MODULES = ("batching", "mimo", "nn", "state")
+_MODULES = ("batching", "mimo", "nn", "sharding", "state")
+_FUNCTIONS = {"watch": "_watch"}  # by name, the module that has it
 
-__all__ = ["__version__", *_MODULES]
+__all__ = ["__version__", *_MODULES, *_FUNCTIONS]
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"lockstep.{name}")
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module(f"lockstep.{_FUNCTIONS[name]}"), name)
     raise AttributeError(f"module 'lockstep' has no attribute '{name}'")
 
 

@@ -25,7 +25,7 @@ def is_users(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
     if name.startswith(_STANDARD) and "site-packages" not in name and "dist-packages" not in name:
         return False
-    return not name.startswith("<frozen") and not is_own(frame) and not is_torch(frame)
+    return not name.startswith(("<frozen", "<string>")) and not is_own(frame) and not is_torch(frame)
 
 
 def describe(frame: FrameType) -> str:
