@@ -21,9 +21,7 @@ local config = run.config {
   system = "", -- what the model is told before the conversation
   dtype = "", -- "bfloat16" or "float32"; default: that of the model's config
   max_new_tokens = 1024,
-  temperature = 0.7, -- 0 takes the most probable token
-  top_k = 20,
-  top_p = 0.8,
+  temperature = -1.0, top_k = -1, top_p = -1.0, -- -1: as generation_config.json says, else 0.7, 20, 0.8
   seed = 1,
 }
 if config.model == "" then error("give --set model=FOLDER, or a name in Hugging Face's cache", 0) end
@@ -39,6 +37,11 @@ local takes_pictures = model.visual ~= nil -- a method of models with a vision t
 local process = takes_pictures and images.processor(config.model) or nil
 if config.adapter ~= "" then print(("%d adapters"):format(lora.load(model, config.adapter))) end
 model:eval()
+local sampling = model.generation or { temperature = 0.7, top_k = 20, top_p = 0.8 } -- temperature 0: the most probable
+for _, name in ipairs { "temperature", "top_k", "top_p" } do
+  if config[name] >= 0 then sampling[name] = config[name] end
+end
+sampling.max_new_tokens = config.max_new_tokens
 
 local messages, pictures = {}, {}
 
@@ -67,10 +70,8 @@ local function answer()
     io.write(piece)
     io.flush()
   end
-  local ids = models.generate(model, { prompt }, {
-    max_new_tokens = config.max_new_tokens, temperature = config.temperature, top_k = config.top_k,
-    top_p = config.top_p, seed = config.seed + #messages, on_token = function(_, id) write(stream:push(id)) end,
-  })[1]
+  sampling.seed, sampling.on_token = config.seed + #messages, function(_, id) write(stream:push(id)) end
+  local ids = models.generate(model, { prompt }, sampling)[1]
   write(stream:finish())
   io.write(#ids == config.max_new_tokens and " [cut off at max_new_tokens]\n" or "\n")
   messages[#messages + 1] = { role = "assistant", content = table.concat(pieces) }

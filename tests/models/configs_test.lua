@@ -1,7 +1,7 @@
 -- The config.json of public models: a model of a supported architecture builds from it, without weights, or is refused
 -- because of a key that changes results. For any other architecture one error lists those that are supported.
 --
--- configs.jsonl has the keys and values of each file, as the model's page on the Hub had them.
+-- configs.jsonl has the keys and values of each file, collected from copies in public repositories.
 
 local core = require "lockstep.core"
 local data = require "lockstep.data"
@@ -22,10 +22,10 @@ local REFUSED = {
   ["Qwen/Qwen3-32B-FP8"] = 'the config has "quantization_config": quantized weights are not supported',
 }
 
--- Parameters as the models' pages count them. A tied head counts once.
+-- Numbers of parameters as they are published. A tied head counts once.
 local PARAMETERS = {
   ["HuggingFaceTB/SmolLM2-135M-Instruct"] = 134515008, ["HuggingFaceTB/SmolLM2-1.7B-Instruct"] = 1711376384,
-  ["TinyLlama/TinyLlama-1.1B-Chat-v1.0"] = 1100048384, ["tiiuae/Falcon3-7B-Instruct"] = 7455550464,
+  ["TinyLlama/TinyLlama-1.1B-Chat-v1.0"] = 1100048384,
   ["meta-llama/Llama-3.2-1B-Instruct"] = 1235814400, ["meta-llama/Llama-3.2-3B-Instruct"] = 3212749824,
   ["meta-llama/Llama-3.1-8B-Instruct"] = 8030261248, ["meta-llama/Llama-3.1-70B-Instruct"] = 70553706496,
   ["meta-llama/Meta-Llama-3.1-405B"] = 405853388800, ["Qwen/Qwen2-0.5B-Instruct"] = 494032768,
@@ -61,7 +61,7 @@ t.test("SupportedArchitecturesBuildFromTheConfigsOfPublicModels", function()
       built = built + 1
     end
   end
-  t.equal({ built, counted, refused }, { 40, 22, 1 })
+  t.equal({ built, counted, refused }, { 40, 21, 1 })
 end)
 
 t.test("AnyOtherArchitectureIsOneErrorThatListsTheSupportedOnes", function()

@@ -13,6 +13,7 @@ local data_parallel = require "lockstep.sharding.data_parallel"
 local decoder = require "lockstep.models.decoder"
 local folder = require "lockstep.models.folder"
 local gemma3 = require "lockstep.models.families.gemma3"
+local generation_config = require "lockstep.models.generation_config"
 local granite = require "lockstep.models.families.granite"
 local init = require "lockstep.models.first_values"
 local llama = require "lockstep.models.llama"
@@ -144,7 +145,8 @@ function M.load(dir, opts)
   local class, tensors = find_class("models.load", raw), shards.read(path, "models.load")
   config.check_layers(raw, #plain.keys(tensors), path)
   local model = parameter.on_meta(class, raw, { ignore = config.ignored(o.ignore) })
-  model.source, model.config_text, model.stop_ids = dir, text, config.stop_ids(path)
+  model.source, model.config_text = dir, text
+  model.generation, model.stop_ids = generation_config.read(path)
   config.check_stop_ids("config.json", raw.eos_token_id, model.settings.vocab_size)
   config.check_stop_ids("generation_config.json", model.stop_ids, model.settings.vocab_size)
   local how = { path = path, device = o.device, dtype = o.dtype or config.dtype(raw), shard = o.shard }
@@ -182,16 +184,23 @@ end
 ---@field temperature number? default 0
 ---@field top_k integer? draws from so many of the most probable tokens
 ---@field top_p number? draws from the most probable tokens that have this probability together
+---@field min_p number? draws from tokens with at least this share of the largest probability
 ---@field seed integer? default: from torch's generator
 ---@field stop integer[]? ids that end a sequence; default: eos_token_id of generation_config.json, else of config.json
 ---@field suppress integer[]? ids that are never drawn. A model of pictures that learns from its own answers needs its
 --- placeholders here: without a picture a placeholder is an error
+---@field begin_suppress integer[]? ids that are never drawn as the first new one
+---@field forced_begin integer[]? after a prompt of one id, the first new id is one of these
+---@field forced_end integer[]? the last of max_new_tokens ids is one of these
+---@field repetition_penalty number? default 1. Logits of ids that the sequence has already, prompt included, are
+--- divided by it if they are positive, and else multiplied
 ---@field on_token (fun(prompt: integer, id: integer))? is called with each new id at once; prompts count from 1
 
 --- Returns the ids that a model writes after each prompt. Prompts of different lengths run together.
 ---
 ---     local ids = models.generate(model, { tok:encode("Once upon a time") }, { max_new_tokens = 100 })[1]
 ---     models.generate(model, prompts, { temperature = 0.7, top_p = 0.9, seed = 1 })
+---     models.generate(model, prompts, model.generation)      -- as generation_config.json of the folder says
 ---
 --- temperature 0 takes the most probable token; else top_k and top_p apply to the logits / temperature. With a seed a
 --- prompt at the same place gets the same ids, whatever the other prompts are, within the rounding of logits. A stop id

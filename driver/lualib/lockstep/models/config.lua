@@ -7,7 +7,6 @@
 --- results in a way that is not supported, is an error. Any other key that nobody reads is named in a printed line.
 
 local core = require "lockstep.core"
-local core_files = require "lockstep.core.files"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
@@ -65,20 +64,6 @@ function M.read(folder)
   if type(config) ~= "table" then fail("%s must hold a JSON object", path) end
   return config, text
 end
-
---- Returns eos_token_id of generation_config.json: the ids that end a sequence.
----@param folder string
----@return integer|integer[]|nil
-function M.stop_ids(folder)
-  local path = folder .. "/generation_config.json"
-  local text, reason = plain.read_file(path)
-  if not text and core_files.kind(path) then fail("cannot read %s", reason) end
-  if not text then return nil end
-  local generation = core.json_decode(text, path)
-  local id = type(generation) == "table" and generation.eos_token_id
-  if type(id) == "number" or type(id) == "table" then return id end
-end
-
 
 --- Prints a line on rank 0.
 local function note(message, ...)

@@ -9,6 +9,7 @@ local new_tokens = require "lockstep.models.new_tokens"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
+local processors = require "lockstep.models.processors"
 local sampling = require "lockstep.models.sampling"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
@@ -167,12 +168,6 @@ local function check_suppressed(ids, vocab_size)
   if count == vocab_size then fail("suppress holds all %d ids of the vocabulary; leave some to draw", count) end
 end
 
---- Makes ids impossible to draw.
-local function without(logits, ids)
-  for _, id in ipairs(ids) do logits:select(-1, id):fill_(-math.huge) end
-  return logits
-end
-
 local function generate(model, samples, o)
   local stops, draw = stop_ids(model, o.stop), sampling.sampler(o, #samples)
   local batch, positions = pack(samples), next_positions(samples)
@@ -182,12 +177,13 @@ local function generate(model, samples, o)
 
   local function attend_prompts(...) return cache:prompts(...) end
   local function attend_next(...) return cache:next_tokens(...) end
-  local function draw_after(...) return draw(without(logits_after(model, ...), o.suppress), active) end
+  local process, step = processors.new(o, samples, results), 1
+  local function draw_after(...) return draw(process(logits_after(model, ...), active, step), active) end
   -- The prompts run outside inference mode: buffers that the model makes at its first call are used in training, too.
   local ids, largest = draw_after(batch, attend_prompts, last_rows(batch.seq_lens))
   local mode = mode_of(model)
   local layers = mode == torch.inference_mode and new_tokens.layers(model, cache) or nil
-  for step = 1, o.max_new_tokens do
+  while true do
     local kept, going, next_ids = {}, {}, {}
     for row, id in ipairs(ids) do
       local sequence = active[row]
@@ -208,6 +204,7 @@ local function generate(model, samples, o)
       cache:keep(rows)
       active = going
     end
+    step = step + 1
     ids, largest = mode(draw_after, { input_ids = torch.tensor(next_ids, { dtype = torch.int64 }),
       position_ids = positions, continues = true }, attend_next, nil, layers)
     cache.used, positions = cache.used + 1, positions + 1
@@ -222,8 +219,9 @@ end
 ---@return integer[][]
 function M.generate(model, prompts, opts)
   local o = options.read("models.generate", opts, { max_new_tokens = 64, temperature = 0, top_k = options.optional,
-    top_p = options.optional, seed = options.optional, stop = options.optional, on_token = options.optional,
-    suppress = {} })
+    top_p = options.optional, min_p = options.optional, seed = options.optional, stop = options.optional,
+    on_token = options.optional, suppress = {}, begin_suppress = {}, forced_begin = options.optional,
+    forced_end = options.optional, repetition_penalty = 1 })
   chunks.refuse("models.generate", "call it outside, on whole prompts")
   if o.max_new_tokens < 1 or o.max_new_tokens % 1 ~= 0 then
     fail("max_new_tokens must be a whole number of at least 1, got %s", tostring(o.max_new_tokens))
@@ -234,6 +232,10 @@ function M.generate(model, prompts, opts)
   if type(prompts) ~= "table" or #prompts == 0 then fail("prompts must be an array of at least one prompt") end
   if type(prompts[1]) == "number" then fail("prompts must be an array of arrays of ids, got one array of ids") end
   check_suppressed(o.suppress, model.settings.vocab_size)
+  for _, name in ipairs { "begin_suppress", "forced_begin", "forced_end" } do
+    if o[name] ~= nil then check_ids(name, o[name], model.settings.vocab_size) end
+  end
+  processors.check(o)
   local owner = splits.owner_of(model)
   if not o.seed then
     o.seed = torch.randint(0, 2 ^ 31, { 1 }):item()

@@ -31,6 +31,9 @@ local function check(o)
   if o.top_p and not (type(o.top_p) == "number" and o.top_p > 0 and o.top_p <= 1) then
     fail("top_p must be above 0 and at most 1", o.top_p)
   end
+  if o.min_p and not (type(o.min_p) == "number" and o.min_p >= 0 and o.min_p <= 1) then
+    fail("min_p must be from 0 to 1", o.min_p)
+  end
 end
 
 --- Ids and largest logits of the rows, as arrays: read from a GPU at once.
@@ -40,11 +43,12 @@ local function read(ids, largest)
 end
 
 --- Returns a function that draws from logits [rows, vocabulary]; its second argument names the sequence of each row.
---- Temperature, top_k and top_p apply in this order, as in transformers; temperature 0 takes the most probable token.
+--- Temperature, top_k, top_p and min_p apply in this order, as in transformers. Temperature 0 takes the most probable
+--- token.
 ---
 --- The second result is the largest logit of each row, divided by the temperature. It is finite exactly if the row can
 --- be drawn from: NaN counts as the largest number.
----@param o {temperature: number, top_k: integer?, top_p: number?, seed: integer}
+---@param o {temperature: number, top_k: integer?, top_p: number?, min_p: number?, seed: integer}
 ---@param num_sequences integer
 ---@return fun(logits: torch.Tensor, sequences: integer[]): integer[], number[] # ids, largest logits
 function M.sampler(o, num_sequences)
@@ -64,6 +68,9 @@ function M.sampler(o, num_sequences)
     if o.top_p then
       local before = probabilities:cumsum(-1) - probabilities
       probabilities = probabilities:masked_fill(before:ge(o.top_p), 0)
+    end
+    if o.min_p then -- a share of the largest probability (arXiv 2407.01082)
+      probabilities = probabilities:masked_fill(probabilities:lt(probabilities:narrow(-1, 0, 1) * o.min_p), 0)
     end
     local sums = probabilities:cumsum(-1)
     local thresholds = {}

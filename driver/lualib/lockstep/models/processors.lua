@@ -1,0 +1,87 @@
+--- Changes logits before a token is drawn from them, as transformers' logits processors do, in their order: the
+--- repetition penalty (arXiv 1909.05858), forced ids, suppressed ids.
+
+local core = require "lockstep.core"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+--- Makes ids impossible to draw.
+local function suppress(logits, ids)
+  for _, id in ipairs(ids) do logits:select(-1, id):fill_(-math.huge) end
+end
+
+--- Makes these ids the only ones that can be drawn.
+local function force(logits, ids)
+  logits:fill_(-math.huge)
+  for _, id in ipairs(ids) do logits:select(-1, id):fill_(0) end
+end
+
+--- Returns the ids that each sequence has so far, once each, and a function that adds one.
+local function histories(samples)
+  local lists, sets = {}, {}
+  local function add(sequence, id)
+    if sets[sequence][id] then return end
+    sets[sequence][id] = true
+    table.insert(lists[sequence], id)
+  end
+  for i, sample in ipairs(samples) do
+    lists[i], sets[i] = {}, {}
+    for _, id in ipairs(sample.input_ids:totable()) do add(i, id) end
+  end
+  return lists, add
+end
+
+--- Divides positive logits of a row's ids by the penalty, and multiplies negative ones.
+local function penalize(row, ids, penalty)
+  local at = torch.tensor(ids, { dtype = torch.int64 }):to(row.device)
+  local old = row:index_select(0, at)
+  row:index_copy_(0, at, torch.where(old:lt(0), old * penalty, old / penalty))
+end
+
+---@class models.ProcessorOptions
+---@field repetition_penalty number
+---@field suppress integer[]
+---@field begin_suppress integer[]
+---@field forced_begin integer[]?
+---@field forced_end integer[]?
+---@field max_new_tokens integer
+
+--- Raises unless the penalty is a number above 0.
+---@param o models.ProcessorOptions
+function M.check(o)
+  if not (o.repetition_penalty > 0 and o.repetition_penalty < math.huge) then
+    core.raise(("models.generate: repetition_penalty must be a number above 0, got %s"):format(o.repetition_penalty))
+  end
+end
+
+--- Returns a function that changes the logits [rows, vocabulary] of a step, counted from 1, and returns them. Row i is
+--- of sequence number sequences[i], which has drawn results[sequences[i]].
+---@param o models.ProcessorOptions
+---@param samples models.Batch[]
+---@param results integer[][]
+---@return fun(logits: torch.Tensor, sequences: integer[], step: integer): torch.Tensor
+function M.new(o, samples, results)
+  local seen, add
+  if o.repetition_penalty ~= 1 then seen, add = histories(samples) end
+  return function(logits, sequences, step)
+    if seen then
+      logits = logits:to(torch.float32) -- as in transformers
+      for row, sequence in ipairs(sequences) do
+        if step > 1 then add(sequence, results[sequence][step - 1]) end
+        penalize(logits[row - 1], seen[sequence], o.repetition_penalty)
+      end
+    end
+    if o.forced_begin and step == 1 then
+      for row, sequence in ipairs(sequences) do
+        if samples[sequence].input_ids:numel() == 1 then force(logits[row - 1], o.forced_begin) end
+      end
+    end
+    if o.forced_end and step == o.max_new_tokens then force(logits, o.forced_end) end
+    suppress(logits, o.suppress)
+    if step == 1 then suppress(logits, o.begin_suppress) end
+    return logits
+  end
+end
+
+return M
