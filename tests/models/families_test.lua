@@ -1,5 +1,5 @@
--- The families of lockstep.models.families against transformers' answers, as in parity_test.lua, and what else holds
--- for each: a saved folder is the model, LoRA learns and merges, and keys that change results are read or refused.
+-- The families of lockstep.models.families against transformers' answers, as in parity_test.lua. A saved folder is the
+-- model, LoRA learns and merges, and keys that change results are read or refused.
 
 local lora = require "lockstep.lora"
 local models = require "lockstep.models"

@@ -1,6 +1,7 @@
---- Gemma 3, the models of text (arXiv 2503.19786): norms before and after attention and MLP, whose weights are stored
---- less 1; scaled embeddings; queries and keys normalised per head; windows in five of six layers, which have a rotary
---- base of their own.
+--- Gemma 3, the models of text (arXiv 2503.19786).
+---
+--- There are norms before and after attention and MLP, whose weights are stored less 1. Embeddings are scaled, queries
+--- and keys are normalised per head. Five of six layers have windows, and a rotary base of their own.
 
 local config = require "lockstep.models.config"
 local core = require "lockstep.core"

@@ -78,8 +78,8 @@ Olmo3.model_type = "olmo3"
 Olmo3.keys = decoder.keys { attention_bias = false, rms_norm_eps = 1e-5, rope_theta = 5e5, sliding_window = 4096,
   layer_types = options.optional, max_position_embeddings = options.optional }
 
---- See CausalLM.read. Version 5 of transformers takes 500000 as the second base where version 4 wrote another
---- rope_theta; here it is the base of both, as in version 4, with which such a model was trained.
+--- See CausalLM.read. The rope_theta that version 4 of transformers writes is the base of both kinds of layers, as it
+--- was in training with version 4. Version 5 takes 500000 for layers with a window.
 ---@param c table<string, any>
 function Olmo3.read(c)
   Olmo2.read(c)
