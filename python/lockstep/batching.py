@@ -17,9 +17,12 @@ the C++ library batching (docs/batching.md); prime-rl's pull requests 1918 and 1
 import ctypes
 import dataclasses
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockstep import _core
+
+if TYPE_CHECKING:
+    from lockstep._prepare import MicroBatch, Report
 
 _i64, _i32, _f64 = (ctypes.POINTER(kind) for kind in (ctypes.c_int64, ctypes.c_int32, ctypes.c_double))
 _make = _core.function(
@@ -209,6 +212,7 @@ def transformer_cost(**config: int) -> tuple[SequenceCost, SequenceCost]:
     return SequenceCost(costs[0], costs[1]), SequenceCost(costs[2], costs[3])
 
 
+<<<<<<< HEAD
 _SHAPE = frozenset(
     (
         "hidden_size",
@@ -233,3 +237,52 @@ _SHAPE = frozenset(
         "vision_intermediate_size",
     )
 )
+=======
+def prepare(samples: Iterable[Mapping[str, Any]], *, seq_len: int, ranks: int = 1, rank: int | None = None,
+            pad_to_multiple_of: int = 1, pad_token_id: int = 0, balance: str = "makespan",
+            worth_a_step: float | None = None, cost: tuple[SequenceCost, SequenceCost] | None = None,
+            mix_kinds: bool = True, streams: Mapping[str, Any] | None = None, own_rows: Sequence[str] = (),
+            token_types: str = "mm_token_type_ids", image_token_id: int | None = None, video_token_id: int | None = None,
+            audio_token_id: int | None = None) -> "tuple[list[list[MicroBatch]], Report]":
+    """Packs samples of tensors into micro-batches: batches[rank][micro_step], and a report. Needs torch.
+
+        batches, report = lockstep.batching.prepare(samples, seq_len=4096, ranks=8, streams={"advantages": 0.0})
+        for batch in batches[rank]:
+            logits = model(batch["input_ids"], batch["position_ids"], batch["cu_seqlens"])
+
+    Samples longer than seq_len are cut, never inside an image, video or audio clip. All ranks get equally many micro-batches,
+    of one kind at each micro-step. Padding trains nothing. Ranks that prepare the same samples agree without communication.
+
+    samples: dictionaries of tensors on the CPU, or sequences of numbers. input_ids: int64 [n]; loss_mask: bool, or 0 and 1,
+        [n]; position_ids: int64 [n], None: 0 to n - 1; streams: [n, ...]. Other tensors are concatenated on dimension 0, as
+        pixel_values and image_grid_thw. "kind" is text, which the tensors decide if it is not given. "may_wait": True leaves
+        a sample for a later call (report.held) if its micro-step would need padding.
+    rank: makes only this rank's micro-batches; the other ranks' lists are empty.
+    pad_to_multiple_of: tokens of each micro-batch; it must divide seq_len.
+    balance, worth_a_step: as in plan.
+    cost: of a sequence and of an image, as transformer_cost returns them; None: the number of tokens.
+    mix_kinds: whether text may ride in micro-batches with images.
+    streams: the per-token values beside those above, by name: the value for samples without them, or (that value, the value
+        of padding), which is 0 unless given.
+    own_rows: names of tensors with any number of rows, which follow neither the sample nor its images.
+    token_types: the stream of modality ids: 1, 2 and 3 for placeholders of images, videos and audio. In samples without it
+        image_token_id and its like say which tokens of input_ids are placeholders.
+
+    Raises ValueError, which names the option, or the sample and the field.
+    """
+    from lockstep import _prepare
+
+    placeholders = {"image_token_id": image_token_id, "video_token_id": video_token_id, "audio_token_id": audio_token_id}
+    return _prepare.prepare(
+        [{name: value for name, value in sample.items() if value is not None} for sample in samples], seq_len=seq_len,
+        ranks=ranks, rank=rank, pad_to_multiple_of=pad_to_multiple_of, pad_token_id=pad_token_id, balance=balance,
+        worth_a_step=worth_a_step, cost=cost, mix_kinds=mix_kinds, streams=streams or {}, own_rows=own_rows,
+        token_types=token_types, placeholders=placeholders)
+
+
+_SHAPE = frozenset((
+    "hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "intermediate_size",
+    "num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size",
+    "first_k_dense_replace", "vision_hidden_size", "vision_depth", "vision_intermediate_size"))
+>>>>>>> o

@@ -275,7 +275,7 @@ class Operators(unittest.TestCase):
 class Pages(unittest.TestCase):
 
     def test_the_examples_of_the_pages_run(self):
-        for page in ("kernels", "tiled_mlp"):
+        for page in ("batching", "kernels", "tiled_mlp"):
             with self.subTest(page):
                 text = pathlib.Path("docs", page + ".md").read_text()
                 blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

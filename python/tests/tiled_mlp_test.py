@@ -49,7 +49,8 @@ def gradients_of(module, x, seed, needs_x=True):
     outputs = outputs_of(module, x)
     generator = torch.Generator().manual_seed(seed)
     trained = [output for output in outputs if output.requires_grad]
-    torch.autograd.backward(trained, [torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y.dtype) for y in trained])
+    seeds = [torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y.dtype) for y in trained]
+    torch.autograd.backward(trained, seeds)
     return [*outputs, x.grad, *(parameter.grad for parameter in module.parameters())]
 
 
