@@ -14,7 +14,9 @@ _shard_next = _core.plain("lockstep_shard_next", ctypes.c_int64, ctypes.c_void_p
 _shard_start_after = _core.plain("lockstep_shard_start_after", ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 _packer_make = _core.plain("lockstep_packer_make", ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_int32)
 _packer_delete = _core.plain("lockstep_packer_delete", None, ctypes.c_void_p)
-_packer_add = _core.function("lockstep_packer_add", ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_void_p), _i64)
+_packer_add = _core.function(
+    "lockstep_packer_add", ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_void_p), _i64
+)
 
 _BLOCK = 1024  # indices that are drawn at a time
 
@@ -85,9 +87,18 @@ class Dataset:
             delete(handle)
 
 
-def dataset(size: int | None = None, *, seed: int = 0, shuffle: bool = True, drop_last: bool = False, pad: bool = False,
-            rank: int | None = None, world: int | None = None, group: Any = None,
-            state: Mapping[str, Any] | None = None) -> Dataset:
+def dataset(
+    size: int | None = None,
+    *,
+    seed: int = 0,
+    shuffle: bool = True,
+    drop_last: bool = False,
+    pad: bool = False,
+    rank: int | None = None,
+    world: int | None = None,
+    group: Any = None,
+    state: Mapping[str, Any] | None = None,
+) -> Dataset:
     """Iterates over the indices, 0 to size - 1, of this rank's samples in one epoch.
 
         indices = lockstep.sharding.dataset(len(samples), seed=1)
@@ -115,8 +126,14 @@ def dataset(size: int | None = None, *, seed: int = 0, shuffle: bool = True, dro
     if state is None:
         if size is None:
             raise ValueError("sharding.dataset: give size, the number of samples, or a state")
-        state = {"size": _core.whole(size, "size"), "seed": _core.whole(seed, "seed"), "epoch": 0, "shuffle": bool(shuffle),
-                 "start": 0, "tail": "drop" if drop_last else "pad" if pad else "uneven"}
+        state = {
+            "size": _core.whole(size, "size"),
+            "seed": _core.whole(seed, "seed"),
+            "epoch": 0,
+            "shuffle": bool(shuffle),
+            "start": 0,
+            "tail": "drop" if drop_last else "pad" if pad else "uneven",
+        }
     options = dict(state)
     if rank is not None and world is not None:
         return Dataset({**options, "rank": _core.whole(rank, "rank"), "world": _core.whole(world, "world")})
@@ -186,7 +203,9 @@ def _fields_of(sample: Any, number: int) -> dict[str, Any]:
     length = len(fields["input_ids"])
     for name, values in fields.items():
         if len(values) != length:
-            raise ValueError(f"sharding.pack: sample {number}: {name} has {len(values)} values, but input_ids has {length}")
+            raise ValueError(
+                f"sharding.pack: sample {number}: {name} has {len(values)} values, but input_ids has {length}"
+            )
     if "position_ids" not in fields:
         ids = fields["input_ids"]
         positions = list(range(length))
@@ -204,6 +223,7 @@ def _concatenate(samples: dict[int, dict[str, Any]], parts: list[list[int]]) -> 
             pieces.append(samples[sample][name][begin:end])
         if hasattr(pieces[0], "new_tensor"):
             import torch
+
             chunk[name] = torch.cat(pieces)
         else:
             chunk[name] = [value for piece in pieces for value in piece]

@@ -10,8 +10,15 @@ from lockstep import _core, _places, _sockets
 
 _WRITE = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 _READ = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p)
-_make = _core.plain("lockstep_guard_make", ctypes.c_void_p, ctypes.c_void_p, _WRITE, _READ, ctypes.c_double,
-                    ctypes.POINTER(ctypes.c_int32))
+_make = _core.plain(
+    "lockstep_guard_make",
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    _WRITE,
+    _READ,
+    ctypes.c_double,
+    ctypes.POINTER(ctypes.c_int32),
+)
 _delete = _core.plain("lockstep_guard_delete", None, ctypes.c_void_p)
 _check = _core.function("lockstep_guard_check", ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p)
 
@@ -37,8 +44,10 @@ def fingerprint(value: Any) -> str:
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return type(value).__name__ + fingerprint(fields)
     if type(value).__repr__ is object.__repr__ or callable(value):
-        raise TypeError(f"sharding.Guard: a {type(value).__name__} has no text that is equal on every rank; give its fields, "
-                        "as numbers, text, lists, dictionaries or tensors")
+        raise TypeError(
+            f"sharding.Guard: a {type(value).__name__} has no text that is equal on every rank; give its fields, "
+            "as numbers, text, lists, dictionaries or tensors"
+        )
     return repr(value)
 
 
@@ -111,8 +120,13 @@ class Guard:
         if self._collective is None:
             return
         _ = self._collective.handle
-        self._collective.wait(_check, self._handle, str(label).encode(), text.encode(errors="replace"),
-                              _places.caller().encode(errors="replace"))
+        self._collective.wait(
+            _check,
+            self._handle,
+            str(label).encode(),
+            text.encode(errors="replace"),
+            _places.caller().encode(errors="replace"),
+        )
 
     def __del__(self, delete: Any = _delete) -> None:  # at the end the module is empty
         if self._handle is not None:

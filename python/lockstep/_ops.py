@@ -16,8 +16,10 @@ def check_version(built: str, imported: str) -> None:
     """Raises ImportError unless both versions of torch have the same major and minor number."""
     wanted, got = (".".join(version.split(".")[:2]) for version in (built, imported))
     if wanted != got:
-        raise ImportError(f"lockstep: its operators were built for torch {built}, but torch {imported} is imported. Install "
-                          f"torch {wanted}, or the wheel of lockstep for torch {got}")
+        raise ImportError(
+            f"lockstep: its operators were built for torch {built}, but torch {imported} is imported. Install "
+            f"torch {wanted}, or the wheel of lockstep for torch {got}"
+        )
 
 
 check_version((_FOLDER / "liblockstep_torch.txt").read_text().strip(), torch.__version__)
@@ -67,8 +69,16 @@ def _cross_entropy_backward(ctx: Any, dloss: torch.Tensor | None, *_: Any) -> An
     if ctx.by_token:
         ignore_index, label_smoothing, z_loss, softcap, _, tile_tokens, accumulate_fp32 = ctx.options
         found = torch.ops.lockstep.tiled_cross_entropy_backward(
-            dloss, *ctx.saved_tensors, ignore_index, label_smoothing, z_loss, softcap, tile_tokens, accumulate_fp32,
-            ctx.wanted)
+            dloss,
+            *ctx.saved_tensors,
+            ignore_index,
+            label_smoothing,
+            z_loss,
+            softcap,
+            tile_tokens,
+            accumulate_fp32,
+            ctx.wanted,
+        )
     else:
         found = [gradient * dloss.to(gradient.dtype) for gradient in ctx.saved_tensors]
     for place, gradient, wanted in zip((0, 1, 3), found, ctx.wanted):
@@ -77,7 +87,8 @@ def _cross_entropy_backward(ctx: Any, dloss: torch.Tensor | None, *_: Any) -> An
 
 
 torch.library.register_autograd("lockstep::varlen_attention", _attention_backward, setup_context=_keep_attention)
-torch.library.register_autograd("lockstep::tiled_cross_entropy", _cross_entropy_backward,
-                                setup_context=_keep_cross_entropy)
+torch.library.register_autograd(
+    "lockstep::tiled_cross_entropy", _cross_entropy_backward, setup_context=_keep_cross_entropy
+)
 _refuse("varlen_attention_backward")
 _refuse("tiled_cross_entropy_backward")

@@ -12,7 +12,9 @@ _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 
 def is_torch(frame: FrameType) -> bool:
     """Returns whether the frame runs a function of PyTorch."""
-    return f"{os.sep}torch{os.sep}" in frame.f_code.co_filename and str(frame.f_globals.get("__name__")).startswith("torch")
+    return f"{os.sep}torch{os.sep}" in frame.f_code.co_filename and str(frame.f_globals.get("__name__")).startswith(
+        "torch"
+    )
 
 
 def is_own(frame: FrameType) -> bool:

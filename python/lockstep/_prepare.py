@@ -11,8 +11,20 @@ from lockstep import _core
 from lockstep import _ops as _ops  # loads torch.ops.lockstep
 
 # What a micro-batch has of its own.
-_FIELDS = frozenset(("input_ids", "loss_mask", "position_ids", "cu_seqlens", "seq_lens", "samples", "kind", "padding",
-                     "padding_tokens", "cost"))
+_FIELDS = frozenset(
+    (
+        "input_ids",
+        "loss_mask",
+        "position_ids",
+        "cu_seqlens",
+        "seq_lens",
+        "samples",
+        "kind",
+        "padding",
+        "padding_tokens",
+        "cost",
+    )
+)
 
 
 class MicroBatch(dict[str, torch.Tensor]):
@@ -81,7 +93,9 @@ def _read_sample(sample: Mapping[str, Any], index: int) -> dict[str, torch.Tenso
         try:
             tensors[name] = torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise TypeError(f"prepare: sample {index}: {name} must be a tensor or a sequence of numbers: {error}") from None
+            raise TypeError(
+                f"prepare: sample {index}: {name} must be a tensor or a sequence of numbers: {error}"
+            ) from None
     for name in ("input_ids", "loss_mask"):
         if name not in tensors:
             raise ValueError(f"prepare: sample {index} has no {name}")
@@ -100,19 +114,38 @@ def _read_streams(streams: Mapping[str, Any]) -> dict[str, list[float]]:
     return fills
 
 
-def prepare(samples: Iterable[Mapping[str, Any]], *, seq_len: int, ranks: int, rank: int | None, pad_to_multiple_of: int,
-            pad_token_id: int, balance: str, worth_a_step: float | None, cost: Any, mix_kinds: bool,
-            streams: Mapping[str, Any], own_rows: Sequence[str], token_types: str,
-            placeholders: Mapping[str, int | None]) -> tuple[list[list[MicroBatch]], Report]:
+def prepare(
+    samples: Iterable[Mapping[str, Any]],
+    *,
+    seq_len: int,
+    ranks: int,
+    rank: int | None,
+    pad_to_multiple_of: int,
+    pad_token_id: int,
+    balance: str,
+    worth_a_step: float | None,
+    cost: Any,
+    mix_kinds: bool,
+    streams: Mapping[str, Any],
+    own_rows: Sequence[str],
+    token_types: str,
+    placeholders: Mapping[str, int | None],
+) -> tuple[list[list[MicroBatch]], Report]:
     given = list(samples)
     options: dict[str, Any] = {
-        "seq_len": _core.whole(seq_len, "seq_len"), "ranks": _core.whole(ranks, "ranks"),
+        "seq_len": _core.whole(seq_len, "seq_len"),
+        "ranks": _core.whole(ranks, "ranks"),
         "only_rank": -1 if rank is None else _core.whole(rank, "rank"),
         "pad_to_multiple_of": _core.whole(pad_to_multiple_of, "pad_to_multiple_of"),
-        "pad_token_id": _core.whole(pad_token_id, "pad_token_id"), "balance": balance, "mix_kinds": bool(mix_kinds),
-        "streams": _read_streams(streams), "own_rows": list(own_rows), "token_types": token_types,
+        "pad_token_id": _core.whole(pad_token_id, "pad_token_id"),
+        "balance": balance,
+        "mix_kinds": bool(mix_kinds),
+        "streams": _read_streams(streams),
+        "own_rows": list(own_rows),
+        "token_types": token_types,
         "kinds": [sample.get("kind", "") for sample in given],
-        "may_wait": [bool(sample.get("may_wait", False)) for sample in given]}
+        "may_wait": [bool(sample.get("may_wait", False)) for sample in given],
+    }
     if not 1 <= options["ranks"] < 2**31:
         raise ValueError(f"ranks must be from 1 to {2**31 - 1}, not {ranks}")
     if rank is not None and not 0 <= rank < ranks:

@@ -22,17 +22,30 @@ from lockstep import _core
 
 _EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 _i32 = ctypes.POINTER(ctypes.c_int32)
-_connect = _core.function("lockstep_collective_connect", ctypes.c_int, ctypes.c_int, ctypes.c_char_p, _EXCHANGE,
-                          ctypes.c_double, _i32, ctypes.POINTER(ctypes.c_void_p))
+_connect = _core.function(
+    "lockstep_collective_connect",
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_char_p,
+    _EXCHANGE,
+    ctypes.c_double,
+    _i32,
+    ctypes.POINTER(ctypes.c_void_p),
+)
 _delete = _core.plain("lockstep_collective_delete", None, ctypes.c_void_p)
-_gather = _core.function("lockstep_collective_gather", ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_char_p)
+_gather = _core.function(
+    "lockstep_collective_gather", ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_char_p
+)
 _texts = _core.function("lockstep_collective_texts", ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p))
 _interruption = _core.plain("lockstep_interruption", None, ctypes.POINTER(ctypes.c_void_p))
 assign_text = _core.plain("lockstep_text_assign", None, ctypes.c_void_p, ctypes.c_char_p)
 
-_core.plain("lockstep_interpreter", None, *[ctypes.c_void_p] * 4)(*[
-    ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p)
-    for name in ("PyGILState_Ensure", "PyGILState_Release", "PyErr_CheckSignals", "PyErr_Fetch")])
+_core.plain("lockstep_interpreter", None, *[ctypes.c_void_p] * 4)(
+    *[
+        ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p)
+        for name in ("PyGILState_Ensure", "PyGILState_Release", "PyErr_CheckSignals", "PyErr_Fetch")
+    ]
+)
 
 _LONGEST_S = 1800.0  # where the group does not say how long its collectives may wait
 _LOOPBACK = ("localhost", "127.", "::1")
@@ -135,8 +148,10 @@ def _read_all(members: Members, store: Any, key: str, timeout: float) -> list[st
     while not store.check(keys):
         if time.monotonic() > deadline:
             absent = [rank for rank, each in zip(members.ranks, keys) if not store.check([each])]
-            raise TimeoutError(f"sharding: rank {members.ranks[members.position]} has waited {timeout:g} s for ranks that "
-                               f"have not come: {', '.join(map(str, absent))}")
+            raise TimeoutError(
+                f"sharding: rank {members.ranks[members.position]} has waited {timeout:g} s for ranks that "
+                f"have not come: {', '.join(map(str, absent))}"
+            )
         time.sleep(pause)
         pause = min(pause * 1.5, 0.05)
     return [store.get(each).decode() for each in keys]
@@ -194,8 +209,15 @@ class Collective:
         self.rank_array = (ctypes.c_int32 * len(self.ranks))(*self.ranks)
         try:
             address = _own_address(members, self.store, self.key, timeout)
-            _connect(members.position, len(self.ranks), address.encode(), _EXCHANGE(exchange), timeout, self.rank_array,
-                     ctypes.byref(handle))
+            _connect(
+                members.position,
+                len(self.ranks),
+                address.encode(),
+                _EXCHANGE(exchange),
+                timeout,
+                self.rank_array,
+                ctypes.byref(handle),
+            )
         except RuntimeError:
             if failure:
                 raise failure[0] from None
@@ -206,8 +228,10 @@ class Collective:
     def handle(self) -> Any:
         """The C object. Raises RuntimeError if it is closed."""
         if self._handle is None:
-            raise RuntimeError("sharding: this rank's connection to the others is closed: a wait was interrupted, or the "
-                               "process group was destroyed")
+            raise RuntimeError(
+                "sharding: this rank's connection to the others is closed: a wait was interrupted, or the "
+                "process group was destroyed"
+            )
         return self._handle
 
     @property
@@ -219,7 +243,7 @@ class Collective:
         """Returns the bytes of every rank, which all give equally many."""
         everything = ctypes.create_string_buffer(len(data) * len(self.ranks) + 1)
         self.wait(_gather, self.handle, data, len(data), everything)
-        return [everything.raw[i * len(data):(i + 1) * len(data)] for i in range(len(self.ranks))]
+        return [everything.raw[i * len(data) : (i + 1) * len(data)] for i in range(len(self.ranks))]
 
     def gather_texts(self, text: str) -> list[str]:
         """Returns the text of every rank."""

@@ -23,7 +23,7 @@ import torch
 
 def _rows_of(whole: torch.Tensor, x: torch.Tensor, like_x: bool) -> torch.Tensor:
     """Returns [rows, ...] of an output's gradient, which has x's leading shape or one dimension in its place."""
-    return whole.reshape(x.shape[:-1].numel(), *whole.shape[x.dim() - 1:]) if like_x else whole
+    return whole.reshape(x.shape[:-1].numel(), *whole.shape[x.dim() - 1 :]) if like_x else whole
 
 
 class _Outputs:
@@ -40,22 +40,30 @@ class _Outputs:
         parts = (result,) if single else tuple(result)
         lead = (*(1,) * (len(self.lead) - 1), end - begin)
         if begin == 0:
-            self.single, self.like_x = single, [tuple(part.shape[:len(lead)]) == lead for part in parts]
-            self.whole = [part.new_empty((self.rows, *part.shape[len(lead) if like_x else 1:]))
-                          for part, like_x in zip(parts, self.like_x)]
+            self.single, self.like_x = single, [tuple(part.shape[: len(lead)]) == lead for part in parts]
+            self.whole = [
+                part.new_empty((self.rows, *part.shape[len(lead) if like_x else 1 :]))
+                for part, like_x in zip(parts, self.like_x)
+            ]
         if len(parts) != len(self.whole):
-            raise ValueError(f"{self.name}: forward returned {len(parts)} tensors for rows {begin} to {end}, but "
-                             f"{len(self.whole)} for the first tile")
+            raise ValueError(
+                f"{self.name}: forward returned {len(parts)} tensors for rows {begin} to {end}, but "
+                f"{len(self.whole)} for the first tile"
+            )
         for part, whole, like_x in zip(parts, self.whole, self.like_x):
             expected = (*(lead if like_x else lead[-1:]), *whole.shape[1:])
             if tuple(part.shape) != expected or part.dtype != whole.dtype:
-                raise ValueError(f"{self.name}: forward returned {part.dtype} {list(part.shape)} for {end - begin} rows; "
-                                 f"{whole.dtype} {list(expected)} is expected, one row for each row of the input")
+                raise ValueError(
+                    f"{self.name}: forward returned {part.dtype} {list(part.shape)} for {end - begin} rows; "
+                    f"{whole.dtype} {list(expected)} is expected, one row for each row of the input"
+                )
             whole[begin:end].copy_(part.reshape(end - begin, *whole.shape[1:]))
 
     def take(self) -> list[torch.Tensor]:
-        return [whole.view(*self.lead, *whole.shape[1:]) if like_x else whole
-                for whole, like_x in zip(self.whole, self.like_x)]
+        return [
+            whole.view(*self.lead, *whole.shape[1:]) if like_x else whole
+            for whole, like_x in zip(self.whole, self.like_x)
+        ]
 
 
 class _Surroundings:
@@ -63,15 +71,20 @@ class _Surroundings:
 
     def __init__(self, x: torch.Tensor) -> None:
         self.devices = {"cpu", x.device.type}
-        self.autocast = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in self.devices
-                         if torch.amp.is_autocast_available(kind)}
+        self.autocast = {
+            kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+            for kind in self.devices
+            if torch.amp.is_autocast_available(kind)
+        }
         self.device = x.device
         self.random = self._states()
 
     def _states(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         on_cpu = self.device.type in ("cpu", "meta")
-        return (torch.get_rng_state(),
-                None if on_cpu else torch.get_device_module(self.device.type).get_rng_state(self.device))
+        return (
+            torch.get_rng_state(),
+            None if on_cpu else torch.get_device_module(self.device.type).get_rng_state(self.device),
+        )
 
     def _set(self, states: tuple[torch.Tensor, torch.Tensor | None]) -> None:
         torch.set_rng_state(states[0])
@@ -103,8 +116,12 @@ def _in_place_of_parameters(module: torch.nn.Module, tensors: dict[str, torch.Te
     # torch.func.functional_call would leave them there where two names lead to one part.
     now = dict(module.named_parameters())
     others = {id(now[name]): tensor for name, tensor in tensors.items()}
-    places = [(part._parameters, name, parameter) for part in module.modules()
-              for name, parameter in part._parameters.items() if id(parameter) in others]
+    places = [
+        (part._parameters, name, parameter)
+        for part in module.modules()
+        for name, parameter in part._parameters.items()
+        if id(parameter) in others
+    ]
     for parameters, name, parameter in places:
         parameters[name] = others[id(parameter)]
     try:
@@ -134,7 +151,9 @@ class _Tiles(torch.autograd.Function):
     """The node: its inputs are x and the module's parameters."""
 
     @staticmethod
-    def forward(ctx: Any, tiled: "TiledForward", names: Sequence[str], x: torch.Tensor, *parameters: torch.Tensor) -> Any:
+    def forward(
+        ctx: Any, tiled: "TiledForward", names: Sequence[str], x: torch.Tensor, *parameters: torch.Tensor
+    ) -> Any:
         ctx.tiled, ctx.names, ctx.surroundings = tiled, names, _Surroundings(x)
         ctx.save_for_backward(x, *parameters)
         ctx.set_materialize_grads(False)
@@ -148,7 +167,9 @@ class _Tiles(torch.autograd.Function):
     def backward(ctx: Any, _: Any, *gradients: torch.Tensor | None) -> Any:
         tiled: TiledForward = ctx.tiled
         if torch.is_grad_enabled():
-            raise RuntimeError(f"{tiled.name}: tiles have no gradients of gradients, but backward has create_graph=True")
+            raise RuntimeError(
+                f"{tiled.name}: tiles have no gradients of gradients, but backward has create_graph=True"
+            )
         x, *parameters = ctx.saved_tensors
         _, _, needs_x, *needs = ctx.needs_input_grad
         aliases = [parameter.detach().requires_grad_(need) for parameter, need in zip(parameters, needs)]
@@ -161,23 +182,30 @@ class _Tiles(torch.autograd.Function):
                 tile = tile.detach().requires_grad_(needs_x)
                 result = tiled.rows(tile)
                 parts = (result,) if isinstance(result, torch.Tensor) else tuple(result)
-                used = [(part, _rows_of(gradient, x, like_x)[begin:end].reshape(part.shape))
-                        for part, gradient, like_x in zip(parts, gradients, ctx.like_x)
-                        if gradient is not None and part.requires_grad]
+                used = [
+                    (part, _rows_of(gradient, x, like_x)[begin:end].reshape(part.shape))
+                    for part, gradient, like_x in zip(parts, gradients, ctx.like_x)
+                    if gradient is not None and part.requires_grad
+                ]
                 if begin == 0:
                     tiled.check_leaves([part for part, _ in used], [tile, *aliases])
                 found: Sequence[torch.Tensor | None] = [None] * (needs_x + len(trained))
                 if used:
-                    found = torch.autograd.grad([part for part, _ in used],
-                                                [tile] * needs_x + [aliases[index] for index in trained],
-                                                [gradient for _, gradient in used], allow_unused=True)
+                    found = torch.autograd.grad(
+                        [part for part, _ in used],
+                        [tile] * needs_x + [aliases[index] for index in trained],
+                        [gradient for _, gradient in used],
+                        allow_unused=True,
+                    )
                 if dx is not None:
                     dtile = found[0]
                     dx[begin:end] = 0 if dtile is None else dtile.reshape(end - begin, x.shape[-1])
                 for index, share in zip(trained, found[needs_x:]):
                     if share is not None:
                         tiled.add(sums, owned, index, share)
-        results = [sums[index].to(parameters[index].dtype) if index in sums else None for index in range(len(parameters))]
+        results = [
+            sums[index].to(parameters[index].dtype) if index in sums else None for index in range(len(parameters))
+        ]
         return None, None, None if dx is None else dx.view(x.shape), *results
 
 
@@ -226,18 +254,24 @@ class TiledForward:
     def check_leaves(self, outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> None:
         foreign = _foreign(outputs, {id(leaf) for leaf in leaves})
         if foreign is not None:
-            raise RuntimeError(f"{self.name}: forward uses a trained tensor of shape {list(foreign.shape)} that is not one of "
-                               "the module's parameters, so its gradient would be lost; register it in the module")
+            raise RuntimeError(
+                f"{self.name}: forward uses a trained tensor of shape {list(foreign.shape)} that is not one of "
+                "the module's parameters, so its gradient would be lost; register it in the module"
+            )
 
     def check_input(self, x: torch.Tensor) -> None:
         if x.dim() < 2 or not x.is_floating_point():
-            raise ValueError(f"{self.name}: the input must be a floating-point tensor [..., tokens, hidden], got {x.dtype} "
-                             f"{list(x.shape)}")
+            raise ValueError(
+                f"{self.name}: the input must be a floating-point tensor [..., tokens, hidden], got {x.dtype} "
+                f"{list(x.shape)}"
+            )
         fsdp = sys.modules.get("torch.distributed.fsdp")
         for name, part in self.module.named_modules() if fsdp is not None else ():
             if name and isinstance(part, fsdp.FSDPModule):
-                raise RuntimeError(f"{self.name}: fully_shard was called on its part \"{name}\", whose weights are gathered "
-                                   "for each tile and not there in backward; shard the whole module, or one around it")
+                raise RuntimeError(
+                    f'{self.name}: fully_shard was called on its part "{name}", whose weights are gathered '
+                    "for each tile and not there in backward; shard the whole module, or one around it"
+                )
 
     @torch._disable_dynamo
     def __call__(self, x: torch.Tensor) -> Any:
@@ -303,7 +337,7 @@ def tile(model: torch.nn.Module, names: Sequence[str], tiles: int = 4, *, accumu
         expression = re.compile("[^.]*".join(map(re.escape, pattern.split("*"))))
         matches = [(name, module) for name, module in model.named_modules() if expression.fullmatch(name)]
         if not matches:
-            raise ValueError(f"tile: no module of {type(model).__name__} is named \"{pattern}\"")
+            raise ValueError(f'tile: no module of {type(model).__name__} is named "{pattern}"')
         for name, module in matches:
             _tile(module, tiles, accumulate_fp32)
             found.append(name)

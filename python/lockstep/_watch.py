@@ -34,11 +34,26 @@ _STORE_S = 20.0  # how long the store may take to answer
 _WATCHERS: list["_Watcher"] = []
 
 # Functions that wait in a loop: what they call in it is no progress.
-_WAITS = {("dataloader.py", "_get_data"), ("connection.py", "wait"), ("connection.py", "_poll"), ("queues.py", "get"),
-          ("queue.py", "get"), ("threading.py", "wait"), ("threading.py", "join"), ("selectors.py", "select"),
-          ("subprocess.py", "wait"), ("popen_fork.py", "wait"), ("_sockets.py", "_read_all")}
-_OWN = {"_decide": "agreement of sharding.lockstep", "check": "check of sharding.Guard", "_own_address": "meeting of sharding",
-        "gather": "sharding.weighted_mean", "gather_texts": "comparison of sharding.dataset"}
+_WAITS = {
+    ("dataloader.py", "_get_data"),
+    ("connection.py", "wait"),
+    ("connection.py", "_poll"),
+    ("queues.py", "get"),
+    ("queue.py", "get"),
+    ("threading.py", "wait"),
+    ("threading.py", "join"),
+    ("selectors.py", "select"),
+    ("subprocess.py", "wait"),
+    ("popen_fork.py", "wait"),
+    ("_sockets.py", "_read_all"),
+}
+_OWN = {
+    "_decide": "agreement of sharding.lockstep",
+    "check": "check of sharding.Guard",
+    "_own_address": "meeting of sharding",
+    "gather": "sharding.weighted_mean",
+    "gather_texts": "comparison of sharding.dataset",
+}
 
 
 @dataclasses.dataclass
@@ -112,11 +127,15 @@ def _row(rank: int, state: _State | None, silent_s: float, limit_s: float) -> st
         return f"  rank {rank}: has not called lockstep.watch"
     if state.ended:
         return f"  rank {rank}: has ended, or has destroyed its process group"
-    begun = ", ".join(f"{count} of {_group_name(name, state)}" for name, count in sorted(state.sequence.items()) if count)
+    begun = ", ".join(
+        f"{count} of {_group_name(name, state)}" for name, count in sorted(state.sequence.items()) if count
+    )
     row = f"  rank {rank}: {'in ' + state.collective if state.collective else 'in no collective'}"
     if silent_s >= limit_s:
-        return (f"  rank {rank}: no sign of life for {silent_s:.0f} s: {state.process} is dead or stopped, or its machine is "
-                f"lost; it was last at {state.place}")
+        return (
+            f"  rank {rank}: no sign of life for {silent_s:.0f} s: {state.process} is dead or stopped, or its machine is "
+            f"lost; it was last at {state.place}"
+        )
     return f"{row} at {state.place}, for {state.stuck_s:.0f} s; collectives begun: {begun or 'none'}"
 
 
@@ -300,8 +319,11 @@ class _Watcher:
                 continue
             if silent[rank] > 2 * _WRITE_S or state.stuck_s < self._timeout - _WRITE_S:
                 return
-        if all(state is None or state.ended for rank, state in enumerate(states) if rank != self._rank) and self._size > 1 \
-                and not self._state.collective:
+        if (
+            all(state is None or state.ended for rank, state in enumerate(states) if rank != self._rank)
+            and self._size > 1
+            and not self._state.collective
+        ):
             return  # The others have ended, and this rank waits for none of them as far as one can see.
         self._store.add("reports", 1)
         if self._ends:
@@ -331,8 +353,10 @@ class _Watcher:
 def describe_alone(rank: int, state: _State, timeout: float, error: Exception) -> str:
     """Returns the report of a rank that cannot reach the store."""
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return (f"lockstep.watch: rank {rank} has made no progress for {timeout:g} s, and the store of its process group does not "
-            f"answer, which may have ended with rank 0: {reason}\n{_row(rank, state, 0.0, timeout)}\n")
+    return (
+        f"lockstep.watch: rank {rank} has made no progress for {timeout:g} s, and the store of its process group does not "
+        f"answer, which may have ended with rank 0: {reason}\n{_row(rank, state, 0.0, timeout)}\n"
+    )
 
 
 def watch(timeout: float = 120, on_hang: str = "exit") -> None:

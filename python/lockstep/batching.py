@@ -212,38 +212,25 @@ def transformer_cost(**config: int) -> tuple[SequenceCost, SequenceCost]:
     return SequenceCost(costs[0], costs[1]), SequenceCost(costs[2], costs[3])
 
 
-<<<<<<< HEAD
-_SHAPE = frozenset(
-    (
-        "hidden_size",
-        "num_hidden_layers",
-        "vocab_size",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-        "q_lora_rank",
-        "kv_lora_rank",
-        "qk_nope_head_dim",
-        "qk_rope_head_dim",
-        "v_head_dim",
-        "intermediate_size",
-        "num_experts",
-        "num_experts_per_tok",
-        "moe_intermediate_size",
-        "shared_expert_intermediate_size",
-        "first_k_dense_replace",
-        "vision_hidden_size",
-        "vision_depth",
-        "vision_intermediate_size",
-    )
-)
-=======
-def prepare(samples: Iterable[Mapping[str, Any]], *, seq_len: int, ranks: int = 1, rank: int | None = None,
-            pad_to_multiple_of: int = 1, pad_token_id: int = 0, balance: str = "makespan",
-            worth_a_step: float | None = None, cost: tuple[SequenceCost, SequenceCost] | None = None,
-            mix_kinds: bool = True, streams: Mapping[str, Any] | None = None, own_rows: Sequence[str] = (),
-            token_types: str = "mm_token_type_ids", image_token_id: int | None = None, video_token_id: int | None = None,
-            audio_token_id: int | None = None) -> "tuple[list[list[MicroBatch]], Report]":
+def prepare(
+    samples: Iterable[Mapping[str, Any]],
+    *,
+    seq_len: int,
+    ranks: int = 1,
+    rank: int | None = None,
+    pad_to_multiple_of: int = 1,
+    pad_token_id: int = 0,
+    balance: str = "makespan",
+    worth_a_step: float | None = None,
+    cost: tuple[SequenceCost, SequenceCost] | None = None,
+    mix_kinds: bool = True,
+    streams: Mapping[str, Any] | None = None,
+    own_rows: Sequence[str] = (),
+    token_types: str = "mm_token_type_ids",
+    image_token_id: int | None = None,
+    video_token_id: int | None = None,
+    audio_token_id: int | None = None,
+) -> "tuple[list[list[MicroBatch]], Report]":
     """Packs samples of tensors into micro-batches: batches[rank][micro_step], and a report. Needs torch.
 
         batches, report = lockstep.batching.prepare(samples, seq_len=4096, ranks=8, streams={"advantages": 0.0})
@@ -272,17 +259,50 @@ def prepare(samples: Iterable[Mapping[str, Any]], *, seq_len: int, ranks: int = 
     """
     from lockstep import _prepare
 
-    placeholders = {"image_token_id": image_token_id, "video_token_id": video_token_id, "audio_token_id": audio_token_id}
+    placeholders = {
+        "image_token_id": image_token_id,
+        "video_token_id": video_token_id,
+        "audio_token_id": audio_token_id,
+    }
     return _prepare.prepare(
-        [{name: value for name, value in sample.items() if value is not None} for sample in samples], seq_len=seq_len,
-        ranks=ranks, rank=rank, pad_to_multiple_of=pad_to_multiple_of, pad_token_id=pad_token_id, balance=balance,
-        worth_a_step=worth_a_step, cost=cost, mix_kinds=mix_kinds, streams=streams or {}, own_rows=own_rows,
-        token_types=token_types, placeholders=placeholders)
+        [{name: value for name, value in sample.items() if value is not None} for sample in samples],
+        seq_len=seq_len,
+        ranks=ranks,
+        rank=rank,
+        pad_to_multiple_of=pad_to_multiple_of,
+        pad_token_id=pad_token_id,
+        balance=balance,
+        worth_a_step=worth_a_step,
+        cost=cost,
+        mix_kinds=mix_kinds,
+        streams=streams or {},
+        own_rows=own_rows,
+        token_types=token_types,
+        placeholders=placeholders,
+    )
 
 
-_SHAPE = frozenset((
-    "hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim",
-    "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "intermediate_size",
-    "num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size",
-    "first_k_dense_replace", "vision_hidden_size", "vision_depth", "vision_intermediate_size"))
->>>>>>> o
+_SHAPE = frozenset(
+    (
+        "hidden_size",
+        "num_hidden_layers",
+        "vocab_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "q_lora_rank",
+        "kv_lora_rank",
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
+        "v_head_dim",
+        "intermediate_size",
+        "num_experts",
+        "num_experts_per_tok",
+        "moe_intermediate_size",
+        "shared_expert_intermediate_size",
+        "first_k_dense_replace",
+        "vision_hidden_size",
+        "vision_depth",
+        "vision_intermediate_size",
+    )
+)

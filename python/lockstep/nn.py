@@ -18,8 +18,19 @@ import torch
 from lockstep import _ops as _ops  # loads torch.ops.lockstep
 from lockstep._tiled import TiledMLP, tile
 
-__all__ = ["RMSNorm", "Rotary", "SwiGLU", "TiledCrossEntropy", "TiledMLP", "attention", "cross_entropy", "rms_norm", "rotate",
-           "swiglu", "tile"]
+__all__ = [
+    "RMSNorm",
+    "Rotary",
+    "SwiGLU",
+    "TiledCrossEntropy",
+    "TiledMLP",
+    "attention",
+    "cross_entropy",
+    "rms_norm",
+    "rotate",
+    "swiglu",
+    "tile",
+]
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
@@ -34,14 +45,21 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.
 class RMSNorm(torch.nn.Module):
     """rms_norm with a weight of its own, and a sum before it in the same pass over memory."""
 
-    def __init__(self, size: int, eps: float = 1e-6, *, device: torch.device | str | None = None,
-                 dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        size: int,
+        eps: float = 1e-6,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         self.eps = eps
         self.weight = torch.nn.Parameter(torch.ones(size, device=device, dtype=dtype))
 
-    def forward(self, x: torch.Tensor,
-                residual: torch.Tensor | None = None) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor | None = None
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Returns the norm of x; with a residual of x's shape and dtype the norm of their sum, and the sum.
 
         x: [..., size].
@@ -62,8 +80,15 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 class SwiGLU(torch.nn.Module):
     """The gated MLP of Llama and Qwen, with their names: down_proj(silu(gate_proj(x)) * up_proj(x))."""
 
-    def __init__(self, hidden: int, intermediate: int, *, bias: bool = False, device: torch.device | str | None = None,
-                 dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        hidden: int,
+        intermediate: int,
+        *,
+        bias: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         self.gate_proj = torch.nn.Linear(hidden, intermediate, bias, device, dtype)
         self.up_proj = torch.nn.Linear(hidden, intermediate, bias, device, dtype)
@@ -87,8 +112,7 @@ class Rotary(torch.nn.Module):
         exponents = torch.arange(0, size, 2, dtype=torch.float64) / size
         self.register_buffer("frequencies", (base**-exponents).float(), persistent=False)
 
-    def forward(self, positions: torch.Tensor,
-                dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, positions: torch.Tensor, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns cos and sin, [..., 1, size] of this dtype, for whole numbers `positions` [...].
 
         The first half of sin is negated. Packed rows count their positions anew in each sequence.
@@ -108,9 +132,17 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.ops.lockstep.rotate(x, cos.expand(shape), sin.expand(shape))
 
 
-def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, seq_lens: Sequence[int] | None = None,
-              cu_seqlens: torch.Tensor | None = None, causal: bool = True, scale: float | None = None,
-              window: int | None = None) -> torch.Tensor:
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    seq_lens: Sequence[int] | None = None,
+    cu_seqlens: torch.Tensor | None = None,
+    causal: bool = True,
+    scale: float | None = None,
+    window: int | None = None,
+) -> torch.Tensor:
     """Returns the attention of sequences that lie one after the other, without padding: [tokens, heads, dim].
 
     A token sees tokens of its own sequence alone.
@@ -139,10 +171,21 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, seq_lens: Se
     return torch.ops.lockstep.varlen_attention(q, k, v, cu_seqlens, causal=causal, scale=scale, window=window)[0]
 
 
-def cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, bias: torch.Tensor | None = None, *,
-                  ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, z_loss: float = 0.0,
-                  softcap: float = 0.0, divisor: torch.Tensor | None = None, tile_tokens: int = 0,
-                  accumulate_fp32: bool = False) -> torch.Tensor:
+def cross_entropy(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float = 0.0,
+    divisor: torch.Tensor | None = None,
+    tile_tokens: int = 0,
+    accumulate_fp32: bool = False,
+) -> torch.Tensor:
     """Returns the cross entropy of hidden @ weight.T + bias and labels, without holding the logits.
 
     Forward scores a tile of tokens at a time and computes the gradients with it (arXiv 2410.10989). The result is float32,
@@ -160,21 +203,55 @@ def cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tens
     Raises ValueError for shapes and dtypes that do not fit, options out of range and, on a CPU, labels out of range.
     """
     wanted = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in (hidden, weight, bias)]
-    return torch.ops.lockstep.tiled_cross_entropy(hidden, weight, labels, bias, divisor, ignore_index, label_smoothing, z_loss,
-                                                  softcap, reduction, tile_tokens, accumulate_fp32, wanted)[0]
+    return torch.ops.lockstep.tiled_cross_entropy(
+        hidden,
+        weight,
+        labels,
+        bias,
+        divisor,
+        ignore_index,
+        label_smoothing,
+        z_loss,
+        softcap,
+        reduction,
+        tile_tokens,
+        accumulate_fp32,
+        wanted,
+    )[0]
 
 
 class TiledCrossEntropy(torch.nn.Module):
     """cross_entropy with its options, as torch.nn.CrossEntropyLoss: loss(hidden, weight, labels, bias=None)."""
 
-    def __init__(self, *, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0,
-                 z_loss: float = 0.0, softcap: float = 0.0, tile_tokens: int = 0, accumulate_fp32: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float = 0.0,
+        tile_tokens: int = 0,
+        accumulate_fp32: bool = False,
+    ) -> None:
         super().__init__()
-        self.options = {"ignore_index": ignore_index, "reduction": reduction, "label_smoothing": label_smoothing,
-                        "z_loss": z_loss, "softcap": softcap, "tile_tokens": tile_tokens,
-                        "accumulate_fp32": accumulate_fp32}
+        self.options = {
+            "ignore_index": ignore_index,
+            "reduction": reduction,
+            "label_smoothing": label_smoothing,
+            "z_loss": z_loss,
+            "softcap": softcap,
+            "tile_tokens": tile_tokens,
+            "accumulate_fp32": accumulate_fp32,
+        }
 
-    def forward(self, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, bias: torch.Tensor | None = None,
-                divisor: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        labels: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        divisor: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Returns the loss; see cross_entropy."""
         return cross_entropy(hidden, weight, labels, bias, divisor=divisor, **self.options)

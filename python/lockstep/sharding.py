@@ -84,8 +84,14 @@ class Lockstep(Generic[Batch]):
     steps: int
     filled: int
 
-    def __init__(self, iterable: Iterable[Batch], policy: str, group: Any, filler: Callable[[Batch | None], Batch] | None,
-                 read_ahead: bool) -> None:
+    def __init__(
+        self,
+        iterable: Iterable[Batch],
+        policy: str,
+        group: Any,
+        filler: Callable[[Batch | None], Batch] | None,
+        read_ahead: bool,
+    ) -> None:
         if policy not in _POLICIES:
             raise ValueError(f'sharding.lockstep: policy must be "until_first" or "until_last", not {policy!r}')
         self._iterable = iterable
@@ -210,8 +216,13 @@ class Lockstep(Generic[Batch]):
         return _FILLER
 
 
-def lockstep(iterable: Iterable[Batch], policy: str = "until_first", group: Any = None,
-             filler: Callable[[Batch | None], Batch] | None = None, read_ahead: bool = False) -> Lockstep[Batch]:
+def lockstep(
+    iterable: Iterable[Batch],
+    policy: str = "until_first",
+    group: Any = None,
+    filler: Callable[[Batch | None], Batch] | None = None,
+    read_ahead: bool = False,
+) -> Lockstep[Batch]:
     """Iterates over (batch, real) so that every rank of a group leaves the loop at the same step.
 
         batches = lockstep.sharding.lockstep(loader)
@@ -255,7 +266,9 @@ def weighted_mean(value: Any, weight: Any, group: Any = None) -> float:
         mistake: Exception | None = None
     except (TypeError, ValueError, RuntimeError) as error:
         own = (math.nan, math.nan)
-        mistake = TypeError(f"sharding.weighted_mean: value and weight must be numbers or tensors of one element: {error}")
+        mistake = TypeError(
+            f"sharding.weighted_mean: value and weight must be numbers or tensors of one element: {error}"
+        )
     collective = _sockets.collective_of(group)
     data = struct.pack("=dd", *own)
     gathered = [data] if collective is None else collective.gather(data)
@@ -267,8 +280,10 @@ def weighted_mean(value: Any, weight: Any, group: Any = None) -> float:
         if not math.isfinite(of) or of < 0:
             raise ValueError(f"sharding.weighted_mean: the weight of rank {rank} is {of:g}; it must be 0 or more")
         if of > 0 and not math.isfinite(each):
-            raise ValueError(f"sharding.weighted_mean: the value of rank {rank} is {each:g}, with weight {of:g}; give a "
-                             "value that does not count the weight 0")
+            raise ValueError(
+                f"sharding.weighted_mean: the value of rank {rank} is {each:g}, with weight {of:g}; give a "
+                "value that does not count the weight 0"
+            )
     total = math.fsum(of for _, of in pairs)
     if total == 0:
         raise ValueError(f"sharding.weighted_mean: the weights of all {len(ranks)} ranks are 0, so there is no mean")

@@ -23,7 +23,7 @@ TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2, t
 def reference_rotate(x, positions, base):
     """Rotary embeddings by complex numbers."""
     half = x.shape[-1] // 2
-    angles = positions[..., None, None].double() * base**(-torch.arange(half).double() / half)
+    angles = positions[..., None, None].double() * base ** (-torch.arange(half).double() / half)
     turned = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angles), angles)
     return torch.cat((turned.real, turned.imag), -1)
 
@@ -36,7 +36,7 @@ def reference_attention(q, k, v, seq_lens, causal, window):
         sees = torch.ones_like(apart, dtype=torch.bool) if window is None else apart.abs() < window
         if causal:
             sees &= apart >= 0
-        scores = torch.einsum("qhd,khd->hqk", q, k.repeat_interleave(group, 1)) / q.shape[-1]**0.5
+        scores = torch.einsum("qhd,khd->hqk", q, k.repeat_interleave(group, 1)) / q.shape[-1] ** 0.5
         weights = scores.masked_fill(~sees, -torch.inf).softmax(-1)
         outputs.append(torch.einsum("hqk,khd->qhd", weights, v.repeat_interleave(group, 1)))
     return torch.cat(outputs)
@@ -61,17 +61,26 @@ def pairs():
         draw = lambda low, high: int(torch.randint(low, high, (), generator=generator))
         randn = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
         lead, size = [draw(1, 5) for _ in range(draw(0, 3))], draw(1, 40)
-        yield (f"rms_norm {seed}", lambda x, weight: nn.rms_norm(x, weight, 1e-5),
-               lambda x, weight: F.rms_norm(x, (x.shape[-1],), weight, 1e-5), (randn(*lead, size), randn(size)))
+        yield (
+            f"rms_norm {seed}",
+            lambda x, weight: nn.rms_norm(x, weight, 1e-5),
+            lambda x, weight: F.rms_norm(x, (x.shape[-1],), weight, 1e-5),
+            (randn(*lead, size), randn(size)),
+        )
         yield f"swiglu {seed}", nn.swiglu, lambda gate, up: F.silu(gate) * up, (randn(*lead, size), randn(*lead, size))
 
         size, tokens, heads = 2 * draw(1, 9), draw(1, 9), draw(1, 4)
         positions = torch.randint(0, 50, (tokens,), generator=generator)
         turns = nn.Rotary(size, base=500.0)(positions, torch.float64)
         turns = [turn.to(torch.float64) for turn in turns]
-        yield (f"rotate {seed}",
-               lambda x, turns=turns: nn.rotate(x, *(turn.to(torch.promote_types(x.dtype, torch.float32)) for turn in turns)),
-               lambda x, positions=positions: reference_rotate(x, positions, 500.0), (randn(draw(1, 3), tokens, heads, size),))
+        yield (
+            f"rotate {seed}",
+            lambda x, turns=turns: nn.rotate(
+                x, *(turn.to(torch.promote_types(x.dtype, torch.float32)) for turn in turns)
+            ),
+            lambda x, positions=positions: reference_rotate(x, positions, 500.0),
+            (randn(draw(1, 3), tokens, heads, size),),
+        )
 
         seq_lens, kv_heads = [draw(1, 9) for _ in range(draw(1, 5))], draw(1, 3)
         causal, window, tokens = draw(0, 2) == 1, draw(1, 6) if draw(0, 2) else None, sum(seq_lens)
@@ -80,10 +89,12 @@ def pairs():
             options["seq_lens"] = seq_lens
         else:
             options["cu_seqlens"] = torch.tensor([0, *seq_lens, 0]).cumsum(0).int()  # the last sequence is empty
-        yield (f"attention {seed} {seq_lens} {causal} {window}",
-               lambda q, k, v, options=options: nn.attention(q, k, v, **options),
-               lambda q, k, v, a=(seq_lens, causal, window): reference_attention(q, k, v, *a),
-               (randn(tokens, 2 * kv_heads, size), randn(tokens, kv_heads, size), randn(tokens, kv_heads, size)))
+        yield (
+            f"attention {seed} {seq_lens} {causal} {window}",
+            lambda q, k, v, options=options: nn.attention(q, k, v, **options),
+            lambda q, k, v, a=(seq_lens, causal, window): reference_attention(q, k, v, *a),
+            (randn(tokens, 2 * kv_heads, size), randn(tokens, kv_heads, size), randn(tokens, kv_heads, size)),
+        )
 
         lead, vocabulary = [draw(1, 4), draw(1, 9)], draw(2, 20)
         labels = torch.randint(0, vocabulary, lead, generator=generator)
@@ -91,13 +102,18 @@ def pairs():
         reduction = ("mean", "sum", "none")[draw(0, 3)]
         smoothing, z_loss, softcap, tile_tokens = 0.1 * draw(0, 2), 0.01 * draw(0, 2), 3.0 * draw(0, 2), draw(0, 6)
         with_bias = draw(0, 2)
-        yield (f"cross_entropy {seed} {reduction} {smoothing} {z_loss} {softcap}",
-               lambda hidden, weight, bias=None, a=(labels, reduction, smoothing, z_loss, softcap, tile_tokens):
-               nn.TiledCrossEntropy(reduction=a[1], label_smoothing=a[2], z_loss=a[3], softcap=a[4],
-                                    tile_tokens=a[5])(hidden, weight, a[0], bias),
-               lambda hidden, weight, bias=None, a=(labels, reduction, smoothing, z_loss, softcap):
-               reference_loss(hidden, weight, a[0], bias, *a[1:]),
-               (randn(*lead, 7), randn(vocabulary, 7), *([randn(vocabulary)] * with_bias)))
+        yield (
+            f"cross_entropy {seed} {reduction} {smoothing} {z_loss} {softcap}",
+            lambda hidden, weight, bias=None, a=(labels, reduction, smoothing, z_loss, softcap, tile_tokens): (
+                nn.TiledCrossEntropy(reduction=a[1], label_smoothing=a[2], z_loss=a[3], softcap=a[4], tile_tokens=a[5])(
+                    hidden, weight, a[0], bias
+                )
+            ),
+            lambda hidden, weight, bias=None, a=(labels, reduction, smoothing, z_loss, softcap): reference_loss(
+                hidden, weight, a[0], bias, *a[1:]
+            ),
+            (randn(*lead, 7), randn(vocabulary, 7), *([randn(vocabulary)] * with_bias)),
+        )
 
 
 def run(function, inputs, dtype, seed=5):
@@ -130,12 +146,15 @@ class Layer(torch.nn.Module):
 def packed(seq_lens):
     tokens = sum(seq_lens)
     generator = torch.Generator().manual_seed(tokens)
-    return (torch.randn(tokens, 16, generator=generator), torch.cat([torch.arange(length) for length in seq_lens]),
-            torch.tensor([0, *seq_lens]).cumsum(0), torch.randint(0, 11, (tokens,), generator=generator))
+    return (
+        torch.randn(tokens, 16, generator=generator),
+        torch.cat([torch.arange(length) for length in seq_lens]),
+        torch.tensor([0, *seq_lens]).cumsum(0),
+        torch.randint(0, 11, (tokens,), generator=generator),
+    )
 
 
 class Operators(unittest.TestCase):
-
     def near(self, got, wanted, tolerance):
         for mine, theirs in zip(got, wanted, strict=True):
             self.assertEqual(mine.shape, theirs.shape)
@@ -168,16 +187,24 @@ class Operators(unittest.TestCase):
         cu_seqlens = torch.tensor([0, 3, 7])
         options = (None, -100, 0.1, 0.01, 5.0)
         for operator, arguments, keywords in (
-                (ops.rms_norm, (t(2, 5, 8), t(8), 1e-6), {}),
-                (ops.add_rms_norm, (t(2, 5, 8), t(2, 5, 8), t(8), 1e-6), {}),
-                (ops.swiglu, (t(2, 5, 8), t(2, 5, 8)), {}),
-                (ops.rotate, (t(5, 2, 8), t(5, 1, 8, grad=False), t(5, 1, 8, grad=False)), {}),
-                (ops.varlen_attention, (t(7, 4, 8), t(7, 2, 8), t(7, 2, 8), cu_seqlens), {}),
-                (ops.varlen_attention, (t(7, 4, 8), t(7, 2, 8), t(7, 2, 8), cu_seqlens), {"window": 2, "causal": False}),
-                (ops.tiled_cross_entropy, (t(2, 3, 8), t(20, 8), labels, t(20), *options, "mean", 2, False, [True] * 3), {}),
-                (ops.tiled_cross_entropy, (t(2, 3, 8), t(20, 8), labels, None, *options, "none", 2, False, [True] * 3), {}),
-                (ops.tiled_cross_entropy,
-                 (t(2, 3, 8, grad=False), t(20, 8, grad=False), labels, None, *options, "sum", 0, False, [False] * 3), {})):
+            (ops.rms_norm, (t(2, 5, 8), t(8), 1e-6), {}),
+            (ops.add_rms_norm, (t(2, 5, 8), t(2, 5, 8), t(8), 1e-6), {}),
+            (ops.swiglu, (t(2, 5, 8), t(2, 5, 8)), {}),
+            (ops.rotate, (t(5, 2, 8), t(5, 1, 8, grad=False), t(5, 1, 8, grad=False)), {}),
+            (ops.varlen_attention, (t(7, 4, 8), t(7, 2, 8), t(7, 2, 8), cu_seqlens), {}),
+            (ops.varlen_attention, (t(7, 4, 8), t(7, 2, 8), t(7, 2, 8), cu_seqlens), {"window": 2, "causal": False}),
+            (
+                ops.tiled_cross_entropy,
+                (t(2, 3, 8), t(20, 8), labels, t(20), *options, "mean", 2, False, [True] * 3),
+                {},
+            ),
+            (ops.tiled_cross_entropy, (t(2, 3, 8), t(20, 8), labels, None, *options, "none", 2, False, [True] * 3), {}),
+            (
+                ops.tiled_cross_entropy,
+                (t(2, 3, 8, grad=False), t(20, 8, grad=False), labels, None, *options, "sum", 0, False, [False] * 3),
+                {},
+            ),
+        ):
             with self.subTest(str(operator)):
                 torch.library.opcheck(operator.default, arguments, keywords)
 
@@ -221,8 +248,9 @@ class Operators(unittest.TestCase):
                     self.assertEqual(nn.swiglu(x, up).dtype, (F.silu(x) * up).dtype)
                     self.assertEqual([y.dtype for y in nn.RMSNorm(8)(x, up)], [(x + up).dtype] * 2)
             heads = wide.view(3, 2, 4)
-            self.assertEqual(nn.attention(heads, heads, heads).dtype,
-                             F.scaled_dot_product_attention(heads, heads, heads).dtype)
+            self.assertEqual(
+                nn.attention(heads, heads, heads).dtype, F.scaled_dot_product_attention(heads, heads, heads).dtype
+            )
             weight = torch.randn(5, 8, requires_grad=True)
             loss = nn.cross_entropy(low, weight, torch.tensor([0, 1, 4]))
         loss.backward()
@@ -249,31 +277,37 @@ class Operators(unittest.TestCase):
         q = torch.randn(5, 2, 4)
         hidden, weight = torch.randn(2, 8), torch.randn(5, 8)
         for words, function in (
-                (r"weight must have shape \[8\]", lambda: nn.rms_norm(hidden, torch.ones(7))),
-                ("gate and up must have one shape", lambda: nn.swiglu(hidden, weight)),
-                ("size must be even and at least 2, not 5", lambda: nn.Rotary(5)),
-                ("give seq_lens or cu_seqlens, not both", lambda: nn.attention(q, q, q, seq_lens=[5], cu_seqlens=q)),
-                ("begin with 0 and end with q's 5 tokens, got 0 and 4", lambda: nn.attention(q, q, q, seq_lens=[1, 3])),
-                ("must not decrease, but 2 follows 6",
-                 lambda: nn.attention(q, q, q, cu_seqlens=torch.tensor([0, 6, 2, 5]))),
-                ("must be int32 or int64", lambda: nn.attention(q, q, q, cu_seqlens=torch.tensor([0.0, 5.0]))),
-                ("2 query heads are not a multiple of 3", lambda: nn.attention(q, *[torch.randn(5, 3, 4)] * 2)),
-                ("label 5 of token 1 is not in the vocabulary of 5",
-                 lambda: nn.cross_entropy(hidden, weight, torch.tensor([0, 5]))),
-                ('must be "mean", "sum" or "none", not "max"',
-                 lambda: nn.cross_entropy(hidden, weight, torch.tensor([0, 1]), reduction="max"))):
+            (r"weight must have shape \[8\]", lambda: nn.rms_norm(hidden, torch.ones(7))),
+            ("gate and up must have one shape", lambda: nn.swiglu(hidden, weight)),
+            ("size must be even and at least 2, not 5", lambda: nn.Rotary(5)),
+            ("give seq_lens or cu_seqlens, not both", lambda: nn.attention(q, q, q, seq_lens=[5], cu_seqlens=q)),
+            ("begin with 0 and end with q's 5 tokens, got 0 and 4", lambda: nn.attention(q, q, q, seq_lens=[1, 3])),
+            (
+                "must not decrease, but 2 follows 6",
+                lambda: nn.attention(q, q, q, cu_seqlens=torch.tensor([0, 6, 2, 5])),
+            ),
+            ("must be int32 or int64", lambda: nn.attention(q, q, q, cu_seqlens=torch.tensor([0.0, 5.0]))),
+            ("2 query heads are not a multiple of 3", lambda: nn.attention(q, *[torch.randn(5, 3, 4)] * 2)),
+            (
+                "label 5 of token 1 is not in the vocabulary of 5",
+                lambda: nn.cross_entropy(hidden, weight, torch.tensor([0, 5])),
+            ),
+            (
+                'must be "mean", "sum" or "none", not "max"',
+                lambda: nn.cross_entropy(hidden, weight, torch.tensor([0, 1]), reduction="max"),
+            ),
+        ):
             with self.subTest(words), self.assertRaisesRegex(ValueError, words):
                 function()
 
     def test_gradients_of_gradients_of_attention_and_loss_are_errors(self):
         q = torch.randn(5, 2, 4, requires_grad=True)
-        gradient, = torch.autograd.grad(nn.attention(q, q, q).square().sum(), q, create_graph=True)
+        (gradient,) = torch.autograd.grad(nn.attention(q, q, q).square().sum(), q, create_graph=True)
         with self.assertRaisesRegex(RuntimeError, "varlen_attention_backward has no gradient of gradients"):
             gradient.sum().backward()
 
 
 class Pages(unittest.TestCase):
-
     def test_the_examples_of_the_pages_run(self):
         for page in ("batching", "kernels", "tiled_mlp"):
             with self.subTest(page):
@@ -284,7 +318,6 @@ class Pages(unittest.TestCase):
 
 
 class Loading(unittest.TestCase):
-
     def test_operators_of_another_torch_are_refused_before_they_are_loaded(self):
         with tempfile.TemporaryDirectory() as folder:
             package = pathlib.Path(folder, "lockstep")
@@ -299,9 +332,12 @@ class Loading(unittest.TestCase):
                     self.assertIn(folder, done.stdout, done.stderr)
                 else:
                     got = ".".join(torch.__version__.split(".")[:2])
-                    self.assertIn(f"ImportError: lockstep: its operators were built for torch 2.99.0, but torch "
-                                  f"{torch.__version__} is imported. Install torch 2.99, or the wheel of lockstep for "
-                                  f"torch {got}", done.stderr)
+                    self.assertIn(
+                        f"ImportError: lockstep: its operators were built for torch 2.99.0, but torch "
+                        f"{torch.__version__} is imported. Install torch 2.99, or the wheel of lockstep for "
+                        f"torch {got}",
+                        done.stderr,
+                    )
 
     def test_the_package_itself_needs_no_torch(self):
         program = "import sys, lockstep; lockstep.batching; assert 'torch' not in sys.modules"

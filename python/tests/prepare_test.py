@@ -16,17 +16,25 @@ def images(draw, first):
     """Placeholders and text after each image. A placeholder stands for four patches."""
     patches = [4 * draw(1, 3) for _ in range(draw(1, 3))]
     types = [kind for count in patches for kind in [1] * (count // 4) + [0]]
-    return {"input_ids": torch.arange(first, first + len(types)), "mm_token_type_ids": torch.tensor(types),
-            "pixel_values": torch.arange(sum(patches) * 2.0).view(-1, 2) + first,
-            "image_grid_thw": torch.tensor([[1, 2, count // 2] for count in patches])}
+    return {
+        "input_ids": torch.arange(first, first + len(types)),
+        "mm_token_type_ids": torch.tensor(types),
+        "pixel_values": torch.arange(sum(patches) * 2.0).view(-1, 2) + first,
+        "image_grid_thw": torch.tensor([[1, 2, count // 2] for count in patches]),
+    }
 
 
 def make_case(seed):
     draw = random.Random(seed).randint
     multiple = draw(1, 3)
-    options = {"seq_len": multiple * draw(1, 12), "ranks": draw(1, 5), "pad_to_multiple_of": multiple,
-               "balance": "makespan" if draw(0, 3) else "round_robin", "mix_kinds": draw(0, 3) > 0,
-               "streams": {"advantages": (0.5, -7.0)}}
+    options = {
+        "seq_len": multiple * draw(1, 12),
+        "ranks": draw(1, 5),
+        "pad_to_multiple_of": multiple,
+        "balance": "makespan" if draw(0, 3) else "round_robin",
+        "mix_kinds": draw(0, 3) > 0,
+        "streams": {"advantages": (0.5, -7.0)},
+    }
     samples = []
     for i in range(draw(0, 9)):
         is_image = draw(0, 2) == 0
@@ -64,7 +72,6 @@ def tokens_that_fit(sample, seq_len):
 
 
 class Prepare(unittest.TestCase):
-
     def equal(self, got, wanted):
         self.assertTrue(torch.equal(got, wanted), f"{got} is not {wanted}")
 
@@ -80,7 +87,7 @@ class Prepare(unittest.TestCase):
             patches = batch["image_grid_thw"].prod(1).sum()
             self.assertEqual(len(batch["pixel_values"]), patches)
             self.assertEqual(batch["mm_token_type_ids"].eq(1).sum() * 4, patches)
-        self.assertTrue((batch["advantages"][length - batch.padding_tokens:] == -7).all())
+        self.assertTrue((batch["advantages"][length - batch.padding_tokens :] == -7).all())
         if batch.padding:
             self.assertEqual((batch.padding_tokens, batch.samples), (length, []))
             self.assertFalse(batch["loss_mask"].any())
@@ -99,7 +106,7 @@ class Prepare(unittest.TestCase):
             if batch.kind == "image":  # its pixels are its own first rows
                 rows = 4 * int(batch["mm_token_type_ids"][part].eq(1).sum())
                 if rows:
-                    self.equal(batch["pixel_values"][row:row + rows], sample["pixel_values"][:rows])
+                    self.equal(batch["pixel_values"][row : row + rows], sample["pixel_values"][:rows])
                 row += rows
             begin, tokens = begin + reserved, tokens + real
         return tokens
@@ -127,8 +134,10 @@ class Prepare(unittest.TestCase):
                 self.assertEqual(sum(len(sample["input_ids"]) for sample in planned), tokens + report.truncated_tokens)
                 self.assertEqual(sum(len(batch["input_ids"]) for batch in every), tokens + report.padding_tokens)
                 self.assertEqual(sum(int(batch["loss_mask"].sum()) for batch in every), report.loss_tokens)
-                self.assertEqual(sum(int(learnt(sample).sum()) for sample in planned),
-                                 report.loss_tokens + report.truncated_loss_tokens)
+                self.assertEqual(
+                    sum(int(learnt(sample).sum()) for sample in planned),
+                    report.loss_tokens + report.truncated_loss_tokens,
+                )
 
     def test_one_rank_alone_gets_what_all_get(self):
         for seed in range(50):
@@ -137,16 +146,25 @@ class Prepare(unittest.TestCase):
             rank = seed % options["ranks"]
             mine, same = batching.prepare(samples, rank=rank, **options)
             self.assertEqual(report, same)
-            self.assertEqual([len(of_rank) for of_rank in mine],
-                             [report.micro_steps if i == rank else 0 for i in range(options["ranks"])])
+            self.assertEqual(
+                [len(of_rank) for of_rank in mine],
+                [report.micro_steps if i == rank else 0 for i in range(options["ranks"])],
+            )
             for one, other in zip(mine[rank], batches[rank], strict=True):
                 self.assertEqual(sorted(one), sorted(other))
                 for name in one:
                     self.equal(one[name], other[name])
 
     def test_the_cost_of_a_transformer_balances_by_it(self):
-        cost = batching.transformer_cost(hidden_size=64, num_hidden_layers=2, vocab_size=100, num_attention_heads=4,
-                                         num_key_value_heads=4, head_dim=16, intermediate_size=128)
+        cost = batching.transformer_cost(
+            hidden_size=64,
+            num_hidden_layers=2,
+            vocab_size=100,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            head_dim=16,
+            intermediate_size=128,
+        )
         samples = [{"input_ids": range(n), "loss_mask": [1] * n} for n in (60, 50, 40)]
         batches, report = batching.prepare(samples, seq_len=64, ranks=3, cost=cost)
         self.assertEqual(report.makespan, cost[0](60))
@@ -155,13 +173,14 @@ class Prepare(unittest.TestCase):
     def test_errors_name_the_option_or_the_sample(self):
         good = {"input_ids": [1, 2, 3], "loss_mask": [1, 1, 1]}
         for words, samples, options in (
-                ("sample 1 has no loss_mask", [good, {"input_ids": [1]}], {}),
-                ("sample 0: cost is a field of every micro-batch", [{**good, "cost": [1, 2, 3]}], {}),
-                ("sample 0.*loss_mask", [{**good, "loss_mask": [1, 1]}], {}),
-                ('balance must be "makespan" or "round_robin", not "best"', [good], {"balance": "best"}),
-                ("rank must be from 0 to 1, not 2", [good], {"ranks": 2, "rank": 2}),
-                ("pad_to_multiple_of", [good], {"pad_to_multiple_of": 3}),
-                ("streams: padding is a field of every micro-batch", [good], {"streams": {"padding": 0.0}})):
+            ("sample 1 has no loss_mask", [good, {"input_ids": [1]}], {}),
+            ("sample 0: cost is a field of every micro-batch", [{**good, "cost": [1, 2, 3]}], {}),
+            ("sample 0.*loss_mask", [{**good, "loss_mask": [1, 1]}], {}),
+            ('balance must be "makespan" or "round_robin", not "best"', [good], {"balance": "best"}),
+            ("rank must be from 0 to 1, not 2", [good], {"ranks": 2, "rank": 2}),
+            ("pad_to_multiple_of", [good], {"pad_to_multiple_of": 3}),
+            ("streams: padding is a field of every micro-batch", [good], {"streams": {"padding": 0.0}}),
+        ):
             with self.subTest(words), self.assertRaisesRegex(ValueError, words):
                 batching.prepare(samples, seq_len=4, **options)
         with self.assertRaisesRegex(TypeError, "sample 0: input_ids must be a tensor or a sequence of numbers"):

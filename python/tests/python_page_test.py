@@ -21,7 +21,6 @@ def blocks():
 
 
 class PageTest(unittest.TestCase):
-
     def test_the_trainer_is_the_tested_one(self):
         self.assertEqual("\n".join(blocks()[0][1]) + "\n", (FOLDER / "two_kinds.py").read_text())
         self.assertLessEqual(len(blocks()[0][1]), 60)
@@ -34,6 +33,10 @@ class PageTest(unittest.TestCase):
         program.write_text("\n".join(lines) + "\n")
         code, _, output = torchrun(2, program)
         self.assertEqual(code, 0, output)
-        for text in ("rank 0: 3 steps, 0 dropped", "rank 1: 3 steps, 1 dropped", 'disagree at "step 1"',
-                     "[1, 2, 3, 4] [0, 1, 2, 0] [3, 1]"):
+        for text in (
+            "rank 0: 3 steps, 0 dropped",
+            "rank 1: 3 steps, 1 dropped",
+            'disagree at "step 1"',
+            "[1, 2, 3, 4] [0, 1, 2, 0] [3, 1]",
+        ):
             self.assertIn(text, output)

@@ -38,8 +38,12 @@ def loops_of_random_lengths_agree_with_a_reference(rank, size):
         policy = rng.choice(["until_first", "until_last"])
         ahead, has_filler = rng.random() < 0.5, rng.random() < 0.5 or 0 in lengths
         total = min(lengths) if policy == "until_first" else max(lengths)
-        loop = sharding.lockstep(range(lengths[rank]), policy, read_ahead=ahead,
-                                 filler=(lambda last: ("filler", last)) if has_filler else None)
+        loop = sharding.lockstep(
+            range(lengths[rank]),
+            policy,
+            read_ahead=ahead,
+            filler=(lambda last: ("filler", last)) if has_filler else None,
+        )
         seen = []
         for batch, real in loop:
             seen.append((batch, real))
@@ -54,8 +58,11 @@ def loops_of_random_lengths_agree_with_a_reference(rank, size):
 
 
 def a_rank_without_any_batch_needs_a_filler(rank, size):
-    expect(RuntimeError, "ranks {2} have no batch at all to repeat, while ranks {0, 1} have one",
-           lambda: list(sharding.lockstep(range(0 if rank == 2 else 2), "until_last")))
+    expect(
+        RuntimeError,
+        "ranks {2} have no batch at all to repeat, while ranks {0, 1} have one",
+        lambda: list(sharding.lockstep(range(0 if rank == 2 else 2), "until_last")),
+    )
 
 
 def an_error_in_an_iterable_ends_the_loop_on_all_ranks(rank, size):
@@ -64,18 +71,25 @@ def an_error_in_an_iterable_ends_the_loop_on_all_ranks(rank, size):
         if rank == 1:
             raise KeyError("lost.jpg")
         yield 2
+
     for ahead in (False, True):
         loop = sharding.lockstep(batches(), read_ahead=ahead)
-        error, message = (KeyError, "lost.jpg") if rank == 1 else (
-            RuntimeError, "sharding: rank 1 failed at step 1: KeyError: 'lost.jpg'")
+        error, message = (
+            (KeyError, "lost.jpg")
+            if rank == 1
+            else (RuntimeError, "sharding: rank 1 failed at step 1: KeyError: 'lost.jpg'")
+        )
         raised = expect(error, message, lambda: list(loop))
         assert type(raised) is error
         assert loop.steps == 1
 
 
 def different_policies_are_named(rank, size):
-    expect(RuntimeError, "until_first on ranks {0, 2}, until_last on ranks {1}",
-           lambda: list(sharding.lockstep([1], "until_last" if rank == 1 else "until_first")))
+    expect(
+        RuntimeError,
+        "until_first on ranks {0, 2}, until_last on ranks {1}",
+        lambda: list(sharding.lockstep([1], "until_last" if rank == 1 else "until_first")),
+    )
 
 
 def a_break_on_one_rank_ends_the_loop_on_all(rank, size):
@@ -102,10 +116,13 @@ def a_subgroup_has_a_loop_of_its_own(rank, size):
         expect(ValueError, "not a member", lambda: list(sharding.lockstep([1], group=group)))
         return
     assert len(list(sharding.lockstep(range(3 + rank), group=group))) == 3
-    expect(RuntimeError, "rank 2 failed at step 0",
-           lambda: list(sharding.lockstep(iter([]) if rank == 0 else map(int, ["x"]), group=group))
-           ) if rank == 0 else expect(ValueError, "invalid literal", lambda: list(
-               sharding.lockstep(map(int, ["x"]), group=group)))
+    expect(
+        RuntimeError,
+        "rank 2 failed at step 0",
+        lambda: list(sharding.lockstep(iter([]) if rank == 0 else map(int, ["x"]), group=group)),
+    ) if rank == 0 else expect(
+        ValueError, "invalid literal", lambda: list(sharding.lockstep(map(int, ["x"]), group=group))
+    )
 
 
 def the_weighted_mean_is_exact_and_the_mean_of_means_is_not(rank, size):
@@ -127,8 +144,11 @@ def the_weighted_mean_is_exact_and_the_mean_of_means_is_not(rank, size):
 
 def mistakes_in_means_are_named(rank, size):
     expect(ValueError, "the weights of all 3 ranks are 0", lambda: sharding.weighted_mean(1, 0))
-    expect(ValueError, "the value of rank 1 is nan, with weight 2",
-           lambda: sharding.weighted_mean(float("nan") if rank == 1 else 1, 2))
+    expect(
+        ValueError,
+        "the value of rank 1 is nan, with weight 2",
+        lambda: sharding.weighted_mean(float("nan") if rank == 1 else 1, 2),
+    )
     expect(ValueError, "the weight of rank 2 is -1", lambda: sharding.weighted_mean(1, -1 if rank == 2 else 1))
     error, message = (TypeError, "one element") if rank == 0 else (ValueError, "the weight of rank 0 is nan")
     expect(error, message, lambda: sharding.weighted_mean(torch.ones(2) if rank == 0 else 1, 1))
@@ -138,8 +158,13 @@ def a_guard_names_ranks_values_and_lines(rank, size):
     guard = sharding.Guard(timeout=20)
     same = {"samples": [3, 9], "pixels": torch.ones(8, 3), "on": {1, 2}}
     guard.check("step 0", same)
-    table = str(expect(RuntimeError, 'the ranks disagree at "step 1"',
-                       lambda: guard.check("step 1", {"kind": "text" if rank == 1 else "image"})))
+    table = str(
+        expect(
+            RuntimeError,
+            'the ranks disagree at "step 1"',
+            lambda: guard.check("step 1", {"kind": "text" if rank == 1 else "image"}),
+        )
+    )
     assert "rank 0: {'kind': 'image'} (" in table and "rank 1: {'kind': 'text'} (" in table, table
     assert table.count("sharding_ranks.py:") == 3, table
     guard.check("step 2", same)
@@ -153,8 +178,13 @@ def a_guard_names_the_rank_that_stays_away(rank, size):
     guard = sharding.Guard(timeout=1)
     guard.check("step 0", 0)
     if rank != 1:
-        text = str(expect(TimeoutError, "not all ranks came to \"step 1\", check number 2, within 1 s",
-                          lambda: guard.check("step 1", 0)))
+        text = str(
+            expect(
+                TimeoutError,
+                'not all ranks came to "step 1", check number 2, within 1 s',
+                lambda: guard.check("step 1", 0),
+            )
+        )
         assert 'rank 1 last passed "step 0" (' in text and "rank 0" not in text and "rank 2" not in text, text
         expect(TimeoutError, "step 1", lambda: guard.check("step 2", 0))
     dist.barrier()
@@ -185,6 +215,7 @@ def ctrl_c_ends_a_wait_within_a_second_and_other_signals_do_not(rank, size):
                 time.sleep(0.01)
             begin.append(time.monotonic())
             os.kill(os.getpid(), signal.SIGINT)
+
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
         timer = threading.Timer(0.5, send)
         timer.start()
@@ -207,6 +238,7 @@ def a_rank_that_dies_is_named(rank, size):
     def loop():
         for _ in sharding.lockstep(range(5)):
             pass
+
     expect(ConnectionError, "rank 2 was lost", loop)
 
 

@@ -7,7 +7,6 @@ from sharding_ranks import CASES
 
 
 class RanksTest(unittest.TestCase):
-
     def test_every_case_of_sharding_ranks(self):
         code, _, output = torchrun(3, "sharding_ranks.py")
         self.assertEqual(code, 0, output)
@@ -17,7 +16,6 @@ class RanksTest(unittest.TestCase):
 
 
 class TwoKindsTest(unittest.TestCase):
-
     def test_a_trainer_with_two_kinds_of_samples_hangs_without_the_library(self):
         code, _, output = torchrun(2, "two_kinds.py", "plain")
         self.assertNotEqual(code, 0, output)

@@ -9,7 +9,6 @@ from lockstep._guard import fingerprint
 
 
 class LockstepTest(unittest.TestCase):
-
     def test_one_rank_sees_its_batches(self):
         for length, policy, ahead in itertools.product(range(4), ("until_first", "until_last"), (False, True)):
             loop = sharding.lockstep(range(length), policy, read_ahead=ahead)
@@ -40,6 +39,7 @@ class LockstepTest(unittest.TestCase):
         def batches():
             yield 1
             raise KeyError("x")
+
         with self.assertRaises(KeyError):
             list(sharding.lockstep(batches()))
         with self.assertRaises(TypeError):
@@ -53,11 +53,14 @@ class LockstepTest(unittest.TestCase):
 
 
 class MeanTest(unittest.TestCase):
-
     def test_one_rank(self):
         self.assertEqual(sharding.weighted_mean(2.5, 4), 2.5)
-        for value, weight, message in ((1, 0, "the weights of all 1 ranks are 0"), (1, -1, "weight of rank 0 is -1"),
-                                       (float("nan"), 1, "value of rank 0 is nan"), (1, float("inf"), "weight of rank 0")):
+        for value, weight, message in (
+            (1, 0, "the weights of all 1 ranks are 0"),
+            (1, -1, "weight of rank 0 is -1"),
+            (float("nan"), 1, "value of rank 0 is nan"),
+            (1, float("inf"), "weight of rank 0"),
+        ):
             with self.assertRaisesRegex(ValueError, message):
                 sharding.weighted_mean(value, weight)
         with self.assertRaisesRegex(TypeError, "numbers or tensors of one element"):
@@ -65,7 +68,6 @@ class MeanTest(unittest.TestCase):
 
 
 class DatasetTest(unittest.TestCase):
-
     def test_ranks_together_see_each_sample_once(self):
         for seed in range(100):
             rng = random.Random(seed)
@@ -107,17 +109,19 @@ class DatasetTest(unittest.TestCase):
         self.assertEqual(list(indices), first)
 
     def test_mistakes_are_named(self):
-        for options, message in (({}, "give size"), ({"size": -1}, "size must be from 0 to 2\\^53, not -1"),
-                                 ({"size": 1, "rank": 0}, "both rank and world"),
-                                 ({"size": 1, "rank": 2, "world": 2}, "rank must be from 0 to world - 1 = 1, not 2"),
-                                 ({"size": 1, "pad": True, "drop_last": True}, "drop_last or pad, not both"),
-                                 ({"size": 1, "state": {}}, "a state has the size")):
+        for options, message in (
+            ({}, "give size"),
+            ({"size": -1}, "size must be from 0 to 2\\^53, not -1"),
+            ({"size": 1, "rank": 0}, "both rank and world"),
+            ({"size": 1, "rank": 2, "world": 2}, "rank must be from 0 to world - 1 = 1, not 2"),
+            ({"size": 1, "pad": True, "drop_last": True}, "drop_last or pad, not both"),
+            ({"size": 1, "state": {}}, "a state has the size"),
+        ):
             with self.assertRaisesRegex(ValueError, message):
                 sharding.dataset(**options)
 
 
 class PackTest(unittest.TestCase):
-
     def test_whole_stream_is_cut_in_order(self):
         for seed in range(100):
             rng = random.Random(seed)
@@ -143,19 +147,22 @@ class PackTest(unittest.TestCase):
     def test_mistakes_are_named(self):
         with self.assertRaisesRegex(ValueError, "seq_len must be at least 1, not 0"):
             sharding.pack([], 0)
-        for samples, message in (([{"ids": [1]}], "sample 0 has no input_ids"),
-                                 ([[1], {"input_ids": [1], "labels": []}], "sample 1: labels has 0 values"),
-                                 ([{"input_ids": [1], "labels": [1]}, [2]], "sample 1 has no labels")):
+        for samples, message in (
+            ([{"ids": [1]}], "sample 0 has no input_ids"),
+            ([[1], {"input_ids": [1], "labels": []}], "sample 1: labels has 0 values"),
+            ([{"input_ids": [1], "labels": [1]}, [2]], "sample 1 has no labels"),
+        ):
             with self.assertRaisesRegex(ValueError, message):
                 list(sharding.pack(samples, 2))
 
 
 class FingerprintTest(unittest.TestCase):
-
     def test_equal_values_have_equal_texts(self):
         for one, same in (({"a": 1, "b": [2]}, {"b": (2,), "a": 1}), ({3, 1, 2}, {2, 3, 1}), (None, None)):
             self.assertEqual(fingerprint(one), fingerprint(same))
-        texts = [fingerprint(value) for value in (1, 1.0, "1", True, None, [], {}, [1], {1: 1}, b"1", 0.1, 0.1 + 1e-18, -0.0)]
+        texts = [
+            fingerprint(value) for value in (1, 1.0, "1", True, None, [], {}, [1], {1: 1}, b"1", 0.1, 0.1 + 1e-18, -0.0)
+        ]
         self.assertEqual(len(set(texts)), len(texts) - 1)  # 0.1 + 1e-18 is 0.1
 
     def test_values_with_an_address_are_refused(self):

@@ -116,8 +116,10 @@ def replicated(**options):
                 loss_of(parallel(inputs(rank, 1))).backward()
         loss_of(parallel(inputs(rank))).backward()
         steps = 2 if accumulate else 1
-        outcomes[str(accumulate)] = {"distance": distance(model, expected(plain, steps)),
-                                     "hooks": sorted({count / steps for count in counts.values()})}
+        outcomes[str(accumulate)] = {
+            "distance": distance(model, expected(plain, steps)),
+            "hooks": sorted({count / steps for count in counts.values()}),
+        }
     return outcomes
 
 
@@ -165,18 +167,28 @@ def sharded(unit, again=False, low=False, **options):
     loss_of(model(inputs(rank, 1)).float()).backward()
     plain.zero_grad()
     (sum(loss_of(plain(inputs(rank, 1))) for rank in range(2)) / 2).backward()
-    return {"distance": max(first, distance(model, [parameter.grad for parameter in plain.parameters()])),
-            "calls": len(calls)}
+    return {
+        "distance": max(first, distance(model, [parameter.grad for parameter in plain.parameters()])),
+        "calls": len(calls),
+    }
 
 
 CASES = {
     "naive": lambda: naive(alone=False),
     "naive_alone": lambda: naive(alone=True),
-    "ddp": lambda: {"plain": replicated(), "find_unused": replicated(find_unused_parameters=True),
-                    "static_graph": replicated(static_graph=True), "again": replicated(again=True)},
+    "ddp": lambda: {
+        "plain": replicated(),
+        "find_unused": replicated(find_unused_parameters=True),
+        "static_graph": replicated(static_graph=True),
+        "again": replicated(again=True),
+    },
     "fsdp": lambda: {unit: sharded(unit) for unit in ("block", "wrapper", "before", "after")},
-    "fsdp_options": lambda: {"kept": sharded("block", reshard_after_forward=False), "again": sharded("block", again=True),
-                             "wrapper_again": sharded("wrapper", again=True), "low": sharded("block", low=True)},
+    "fsdp_options": lambda: {
+        "kept": sharded("block", reshard_after_forward=False),
+        "again": sharded("block", again=True),
+        "wrapper_again": sharded("wrapper", again=True),
+        "low": sharded("block", low=True),
+    },
     "fsdp_part": lambda: sharded("part"),
 }
 

@@ -15,11 +15,10 @@ def outcomes(case):
     done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
     if done.returncode != 0:
         raise AssertionError(f"{case} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-    return [json.loads(line[len("OUTCOME "):]) for line in done.stdout.splitlines() if line.startswith("OUTCOME ")]
+    return [json.loads(line[len("OUTCOME ") :]) for line in done.stdout.splitlines() if line.startswith("OUTCOME ")]
 
 
 class TiledMlpRanks(unittest.TestCase):
-
     def ranks(self, case):
         found = outcomes(case)
         self.assertEqual(len(found), 2)

@@ -83,7 +83,6 @@ class LiveBytes:
 
 
 class Tiled(unittest.TestCase):
-
     def same(self, got, wanted, tolerance=1e-12):
         self.assertEqual(len(got), len(wanted))
         for mine, theirs in zip(got, wanted):
@@ -190,8 +189,9 @@ class Tiled(unittest.TestCase):
         self.assertLess(errors[1], 0.8 * errors[0])
 
     def test_tile_keeps_names_and_copies_are_tiled_too(self):
-        model = torch.nn.ModuleDict({"layers": torch.nn.ModuleList(torch.nn.ModuleDict({"mlp": SwiGLU(HIDDEN, 10)})
-                                                                   for _ in range(2))})
+        model = torch.nn.ModuleDict(
+            {"layers": torch.nn.ModuleList(torch.nn.ModuleDict({"mlp": SwiGLU(HIDDEN, 10)}) for _ in range(2))}
+        )
         names = list(model.state_dict())
         self.assertEqual(tile(model, ["layers.*.mlp"], tiles=3), ["layers.0.mlp", "layers.1.mlp"])
         self.assertEqual(list(model.state_dict()), names)
@@ -222,7 +222,9 @@ class Tiled(unittest.TestCase):
         for act in (lambda y: y * scale, lambda y: y + shift):
             with self.assertRaisesRegex(RuntimeError, r"uses a trained tensor of shape \[6\] that is not one of"):
                 TiledMLP(Module(act))(x).sum().backward()
-        with self.assertRaisesRegex(ValueError, r"returned torch.float32 \[6\] for 2 rows; torch.float32 \[2\] is expected"):
+        with self.assertRaisesRegex(
+            ValueError, r"returned torch.float32 \[6\] for 2 rows; torch.float32 \[2\] is expected"
+        ):
             TiledMLP(Module(lambda y: y.sum((0, 1))))(x)
         with self.assertRaisesRegex(ValueError, r"must be a floating-point tensor .*, got torch.int64 \[3\]"):
             TiledMLP(Module(torch.relu))(torch.arange(3))

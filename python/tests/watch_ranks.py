@@ -28,6 +28,7 @@ class Stuck(torch.utils.data.Dataset):
 
 def model():
     from torch.distributed.fsdp import fully_shard
+
     layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
     for layer in layers:
         fully_shard(layer)
