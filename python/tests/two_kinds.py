@@ -37,10 +37,8 @@ if PLAIN:  # each rank takes every second sample: of different kinds, so with di
     steps = [(kinds[i], [i], 1.0) for i in range(rank, len(samples), world)]
 else:
     plan = lockstep.batching.plan([len(each) for each in rows], kinds, ranks=world, seq_len=16)
-    steps = [
-        (plan.kind(step), plan.at(rank, step), 0.0 if plan.is_padding(rank, step) else 1.0)
-        for step in range(plan.micro_steps)
-    ]
+    steps = [(plan.kind(step), plan.at(rank, step), 0.0 if plan.is_padding(rank, step) else 1.0)
+             for step in range(plan.micro_steps)]
 for epoch in range(5):
     for kind, indices, weight in steps:
         loss = (model(kind, torch.cat([rows[i] for i in indices])) - 1).square() * weight
@@ -50,11 +48,7 @@ for epoch in range(5):
 
 held_out = [torch.randint(8, (6,)) for _ in range(3 + 2 * rank)]  # rank 1 has more of them
 total = count = 0
-batches = (
-    ((batch, True) for batch in held_out)
-    if PLAIN_VALIDATION
-    else lockstep.sharding.lockstep(held_out, policy="until_last")
-)
+batches = ((batch, True) for batch in held_out) if PLAIN_VALIDATION else lockstep.sharding.lockstep(held_out, policy="until_last")
 with torch.no_grad():
     for batch, real in batches:
         error = (model("text", batch) - 1).square().item()

@@ -23,7 +23,7 @@ class TorchVersionsTest(unittest.TestCase):
             (self.top / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(TOP / path, self.top / path)
         self.cache = self.top / "cache"
-        for name in ("digits", "tensorboard"):
+        for name in ("digits", "tensorboard", "torch_python"):
             lock = (self.top / f"third_party/{name}/requirements.txt").read_bytes()
             (self.cache / f"{name}-{hashlib.sha256(lock).hexdigest()[:8]}").mkdir(parents=True)
         for tool, line in (("dpkg-query", "printf installed"), ("bazel", "echo bazel 4.2.3")):
