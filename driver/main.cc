@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/torch/versions/found.h"
 #include "base/version.h"
 #include "c10/util/Exception.h"
 #include "c10/util/Logging.h"
@@ -65,9 +66,12 @@ int Main(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (command_line->version) {
-    std::printf("lockstep %s\n", base::kVersion);
+    std::printf("lockstep %s (built for torch %s, runs with torch %s)\n", base::kVersion,
+                base::TorchBuiltFor().Text().c_str(), base::TorchFound().Text().c_str());
     return 0;
   }
+  const std::string mismatch = base::TorchMismatch(base::TorchBuiltFor(), base::TorchFound());
+  if (!mismatch.empty()) return Complain(mismatch);
   // Under `bazel run` the paths on the command line are relative to where the user stands.
   const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
   if (directory != nullptr && chdir(directory) != 0)

@@ -6,6 +6,8 @@
 #   lockstep/scripts/        the training scripts; launch/ has files for clusters
 #   lockstep/README.md, docs/    the documentation, on which scripts/pretrain.lua trains
 #   lockstep/requirements.txt    the wheels of libtorch; requirements-parquet.txt has the one that reads Parquet
+#
+# Built with another libtorch than the pinned one, requirements.txt names that one, without hashes.
 set -euo pipefail
 out=$1
 shift
@@ -16,6 +18,8 @@ mkdir -p "$to/lib"
 for file in "$@"; do
   name=${file#bazel-out/*/bin/}
   case $name in
+    MODULE.bazel) version=$(sed -n 's/^    version = "\(.*\)",$/\1/p' "$file") ;;
+    */libtorch/version) torch=$(<"$file") ;;
     driver/lockstep) strip -o "$to/lib/lockstep" "$file" ;;
     */libspng.so.0 | */libonig.so.5) install -D -m 644 "$file" "$to/lib/${file##*/}" ;;
     third_party/libarrow/requirements.txt) install -D -m 644 "$file" "$to/requirements-parquet.txt" ;;
@@ -26,5 +30,7 @@ for file in "$@"; do
     *) install -D -m 644 "$file" "$to/lib/$name" ;;
   esac
 done
+sed -i "s/@VERSION@/$version/; s/@TORCH@/$torch/" "$to/bin/lockstep"
+grep -q "^torch==$torch " "$to/requirements.txt" || echo "torch==$torch" >"$to/requirements.txt"
 # The same files give the same archive.
 tar --create --file="$out" --directory="$staging" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner lockstep

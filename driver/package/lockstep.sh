@@ -1,5 +1,5 @@
 #!/bin/sh
-# Starts the packed lockstep program with the libtorch 2.11 of this machine.
+# Starts the packed lockstep program with the libtorch of this machine: see built_for below.
 #
 # LIBTORCH names a folder that holds lib/libtorch_cpu.so, or a site-packages that holds it as torch/. Without
 # LIBTORCH the torch that PYTHON (default: python3) would import is used; Python itself is not needed later.
@@ -8,8 +8,19 @@
 # The current folder may be a model that was downloaded. Nothing is loaded from it unless a variable names it.
 here=$(dirname "$(readlink -f "$0")")
 prefix=$(dirname "$here")
+# archive.sh fills these in: this version, and the libtorch that the program was compiled with.
+version=@VERSION@
+built_for=@TORCH@
+series=${built_for%.*}
+asked=${1-}
+found_torch="found none"
 
+# --version is answered without a torch that fits, too.
 fail() {
+  if [ "$asked" = --version ]; then
+    echo "lockstep $version (built for torch $built_for, $found_torch)"
+    exit 0
+  fi
   echo "lockstep: $1" >&2
   exit 1
 }
@@ -26,11 +37,11 @@ if [ -n "${LIBTORCH:-}" ]; then
   torch=$(absolute "$LIBTORCH")
   [ -e "$torch/lib/libtorch_cpu.so" ] || torch=$torch/torch
   [ -e "$torch/lib/libtorch_cpu.so" ] ||
-    fail "LIBTORCH=$LIBTORCH holds neither lib/libtorch_cpu.so nor torch/lib/libtorch_cpu.so; name the folder of torch 2.11"
+    fail "LIBTORCH=$LIBTORCH holds neither lib/libtorch_cpu.so nor torch/lib/libtorch_cpu.so; name the folder of torch $series"
 else
   python=${PYTHON:-python3}
   found=$(command -v "$python") ||
-    fail "needs libtorch 2.11: set LIBTORCH to its folder, or PYTHON to a Python that has torch 2.11 ($python was not found)"
+    fail "needs libtorch $series: set LIBTORCH to its folder, or PYTHON to a Python that has torch $series ($python was not found)"
   # Finds the package without importing it, which would take seconds. -I: Python adds the current folder to its path
   # for -c, and runs the modules that it finds there. It also leaves out PYTHONPATH and the user's site-packages,
   # which are searched here.
@@ -42,19 +53,24 @@ own = [] if sys.prefix != sys.base_prefix or "PYTHONNOUSERSITE" in os.environ el
 spec = importlib.machinery.PathFinder.find_spec("torch", named + own + sys.path)
 print(spec.submodule_search_locations[0] if spec and spec.submodule_search_locations else "")') || torch=
   [ -n "$torch" ] && [ -e "$torch/lib/libtorch_cpu.so" ] ||
-    fail "$python has no torch: install torch==2.11.0, or set LIBTORCH to the folder of a libtorch 2.11, or PYTHON to another Python"
+    fail "$python has no torch: install torch==$built_for, or set LIBTORCH to the folder of a libtorch $series, or PYTHON to another Python"
 fi
 
-# The program is compiled against 2.11, and another version would fail with unresolved symbols.
-version=
+# Another version would fail with unresolved symbols.
+has=
 if [ -r "$torch/version.py" ]; then
-  version=$(sed -n "s/^__version__ = '\([^']*\)'.*/\1/p" "$torch/version.py")
+  has=$(sed -n "s/^__version__ = '\([^']*\)'.*/\1/p" "$torch/version.py")
 elif [ -r "$torch/build-version" ]; then
-  version=$(cat "$torch/build-version")
+  has=$(cat "$torch/build-version")
 fi
-case $version in
-  2.11.* | "") ;;
-  *) fail "$torch is torch $version, and this program was built for 2.11; install torch==2.11.0, or set LIBTORCH" ;;
+found_torch="found torch ${has:-of an unknown version}"
+case $has in
+  "$series".* | "") ;;
+  *)
+    found_torch="$found_torch, which does not fit"
+    other=${has#*.}
+    fail "$torch is torch $has, and this program was built for $series; install torch==$built_for, set LIBTORCH, or take the lockstep archive for torch ${has%%.*}.${other%%.*}"
+    ;;
 esac
 
 arrow=$(absolute "${LIBARROW:-$(dirname "$torch")}")/pyarrow

@@ -9,6 +9,8 @@ cd "$TEST_TMPDIR" || exit 1
 printf '%s\n' 'local torch = require "lockstep.torch"' \
   'print("sum", torch.ones({ 3 }):sum():item(), require("lockstep.distributed").world_size())' >script.lua
 failed=0
+built_for=$(sed -n "s/^__version__ = '\([0-9.]*\).*/\1/p" "$libtorch/version.py")
+series=${built_for%.*}
 
 # lockstep VARIABLE=VALUE... -- ARGUMENT...: the packed program's output, errors too.
 lockstep() {
@@ -40,9 +42,17 @@ for torch in "$libtorch" "$TEST_TMPDIR/old/torch" ""; do
 done
 old=$TEST_TMPDIR/old/torch
 expect "a Python's torch" "sum	3	1" "$(lockstep PYTHON="./python-${#libtorch}" -- --nproc 1 script.lua)"
-expect "another version" "is torch 2.10.0, and this program was built for 2.11" \
+expect "another version" \
+  "is torch 2.10.0, and this program was built for $series; install torch==$built_for, set LIBTORCH, or take the lockstep archive for torch 2.10" \
   "$(lockstep PYTHON="./python-${#old}" -- --nproc 1 script.lua)"
-expect "a Python without torch" "has no torch: install torch==2.11.0" "$(lockstep PYTHON=./python-0 -- script.lua)"
+expect "a Python without torch" "has no torch: install torch==$built_for" "$(lockstep PYTHON=./python-0 -- script.lua)"
+version="lockstep $(sed -n 's/^version=//p' lockstep/bin/lockstep) (built for torch $built_for, "
+[[ $version =~ ^"lockstep "[0-9]+\.[0-9]+\.[0-9]+" (built for torch 2."[0-9]+\.[0-9]+", "$ ]] || { echo "not a version: $version"; failed=1; }
+expect "the version" "${version}runs with torch $built_for)" "$(lockstep LIBTORCH="$libtorch" -- --version)"
+expect "the version without torch" "${version}found none)" "$(lockstep PYTHON=./python-0 -- --version)"
+expect "the version without Python" "${version}found none)" "$(lockstep PYTHON=nowhere/python -- --version)"
+expect "the version with another torch" "${version}found torch 2.10.0, which does not fit)" \
+  "$(lockstep PYTHON="./python-${#old}" -- --version)"
 expect "no Python" "nowhere/python was not found" "$(lockstep PYTHON=nowhere/python -- script.lua)"
 # A folder whose files take the names of what the launcher and Python load: a model that was downloaded, for example.
 mkdir -p hostile/importlib hostile/torch/lib site user/.local/lib
@@ -78,7 +88,7 @@ expect_only "PYTHONPATH in a hostile folder" "sum	3	1" "$(in_hostile PYTHONPATH=
 expect_only "a relative PYTHONPATH" "sum	3	1" "$(in_hostile PYTHONPATH=../site -- "${one[@]}")"
 expect_only "PYTHONPATH with the current folder in it" "sum	3	1" "$(in_hostile PYTHONPATH=":.:./:$PWD/site:" -- "${one[@]}")"
 expect_only "the user's site-packages" "sum	3	1" "$(in_hostile HOME="$PWD/user" -- "${one[@]}")"
-expect_only "no torch but the current folder's" "has no torch: install torch==2.11.0" "$(in_hostile X= -- "${one[@]}")"
+expect_only "no torch but the current folder's" "has no torch: install torch==$built_for" "$(in_hostile X= -- "${one[@]}")"
 for folders in : "/usr/lib:" ".:/usr/lib" "::./"; do
   expect_only "LD_LIBRARY_PATH=$folders" "sum	3	1" \
     "$(in_hostile LIBTORCH="$libtorch" LD_LIBRARY_PATH="$folders" LUA_CPATH='./?.so' -- "${one[@]}")"
@@ -123,7 +133,8 @@ if [[ -n $arrow ]]; then
   expect "Parquet in the CPU image" "flag	true" "$(lockstep LIBTORCH="$PWD/cpu/opt/libtorch" -- --nproc 1 rows.lua)"
 fi
 expect "the wheel of Parquet" "pyarrow==" "$(cat lockstep/requirements-parquet.txt)"
-expect "the wheels of the images" "torch==2.11.0 --hash=" "$(cat lockstep/requirements.txt)"
+expect "the wheels of the images" "torch==$built_for" "$(cat lockstep/requirements.txt)"
+[[ $built_for != 2.11.0 ]] || expect "their hashes" "torch==2.11.0 --hash=" "$(cat lockstep/requirements.txt)"
 [[ -x lockstep/scripts/launch/node.sh ]] || { echo "node.sh is not executable"; failed=1; }
 
 # An install that nobody may write, as root of a cluster makes it: the cache is the user's, and the scripts' data is

@@ -28,7 +28,7 @@ const char kUsage[] =
   --dry-run        takes one step as rank 0 of N in one process, and prints what it needs: shapes,
                    parameters, memory by line, FLOPs; trains nothing and leaves no files
   --help           this text
-  --version        the version of Lockstep
+  --version        the version of Lockstep, and of the torch that it was built for and runs with
   --               what follows is the script's, as run.args
 
 Under a cluster's launcher the same binary is one rank: it reads RANK, WORLD_SIZE, LOCAL_RANK,

@@ -66,7 +66,8 @@ class VersionTest(unittest.TestCase):
 
     def test_the_archive_has_the_version_in_its_name(self):
         self.write("third_party/setup", "true")
-        self.write("bin/bazel", "mkdir -p bazel-bin/driver/package && tar cf bazel-bin/driver/package/lockstep.tar run")
+        self.write("bin/bazel", "mkdir -p bazel-bin/driver/package lockstep/bin && echo built_for=2.15.1 >lockstep/bin/lockstep && "
+                   "tar cf bazel-bin/driver/package/lockstep.tar lockstep")
         self.write("home/.cache/lockstep/data/digits.csv.gz", "")
         elsewhere = self.top / "elsewhere"
         elsewhere.mkdir()
@@ -74,6 +75,7 @@ class VersionTest(unittest.TestCase):
         for arguments in ([], [elsewhere], [elsewhere / "mine.tar"]):
             ended = self.start("package", *arguments, folder=self.bin)
             self.assertEqual(ended.returncode, 0, ended.stderr)
+            self.assertIn("; it needs torch 2.15 where it runs", ended.stdout)
 
         self.assertTrue((self.bin / f"lockstep-{VERSION}.tar").exists())
         self.assertEqual({path.name for path in elsewhere.iterdir()}, {f"lockstep-{VERSION}.tar", "mine.tar"})

@@ -1,4 +1,4 @@
-"""libtorch 2.11 as a Bazel repository.
+"""libtorch as a Bazel repository: 2.11, which is pinned, or a later version up to NEWEST.
 
 The environment variable LIBTORCH names an installed one: a folder that holds `include/ATen` and
 `lib/libtorch_cpu.so`, or one that holds such a folder as `torch` (a site-packages). third_party/setup
@@ -7,10 +7,17 @@ fetches the pinned wheels and writes their place to .bazelrc.setup as `--repo_en
 Targets:
   @libtorch//:libtorch       the CPU flavour: torch_cpu and c10
   @libtorch//:libtorch_cuda  that, with torch_cuda and c10_cuda, CUDA's and NCCL's headers
+  @libtorch//:version        a file that holds its version, "2.11.0"
 """
+
+# The versions that Lockstep builds with; base/torch/versions holds what differs. third_party/setup reads these lines.
+OLDEST = "2.11"
+NEWEST = "2.15"
 
 _BUILD = """
 package(default_visibility = ["//visibility:public"])
+
+exports_files(["version"])
 
 cc_library(
     name = "libtorch",
@@ -46,6 +53,17 @@ cc_library(
 )
 """
 
+def _version_of(ctx, root):
+    """Returns [major, minor, patch], or [] where no header tells them. Before 2.10 another header did."""
+    for header in ["torch/headeronly/version.h", "torch/csrc/api/include/torch/version.h"]:
+        path = ctx.path(root + "/include/" + header)
+        if path.exists and "#define TORCH_VERSION_MAJOR " in ctx.read(path):
+            return [
+                int(ctx.read(path).split("#define TORCH_VERSION_%s " % number)[1].split("\n")[0])
+                for number in ["MAJOR", "MINOR", "PATCH"]
+            ]
+    return []
+
 def _libtorch_configure_impl(ctx):
     given = ctx.os.environ.get("LIBTORCH", "")
     if not given:
@@ -53,8 +71,13 @@ def _libtorch_configure_impl(ctx):
     root = given if ctx.path(given + "/include/ATen").exists else given + "/torch"
     for needed in ["include/ATen/ATen.h", "lib/libtorch_cpu.so"]:
         if not ctx.path(root + "/" + needed).exists:
-            fail("@libtorch: LIBTORCH=%s holds neither %s nor torch/%s; name the folder of a PyTorch 2.11 install, or unset it and run ./test, which fetches one." %
-                 (given, needed, needed))
+            fail("@libtorch: LIBTORCH=%s holds neither %s nor torch/%s; name the folder of a PyTorch %s to %s install, or unset it and run ./test, which fetches %s." %
+                 (given, needed, needed, OLDEST, NEWEST, OLDEST))
+    version = _version_of(ctx, root)
+    if not [int(n) for n in OLDEST.split(".")] <= version[:2] or not version[:2] <= [int(n) for n in NEWEST.split(".")]:
+        fail("@libtorch: LIBTORCH=%s is torch %s, and Lockstep builds with torch %s to %s: name another one, or unset it and run ./test, which fetches %s." %
+             (given, ".".join([str(n) for n in version]) or "of an unknown version", OLDEST, NEWEST, OLDEST))
+    ctx.file("version", ".".join([str(n) for n in version]) + "\n")
 
     # Only these: the wheel's root carries BUILD files of its own.
     ctx.symlink(root + "/include", "include")
