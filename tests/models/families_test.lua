@@ -30,6 +30,40 @@ for _, folder in ipairs(FOLDERS) do
     end
   end)
 
+  t.test("TilesAndRecomputedLayersChangeNothing_" .. folder, function()
+    local _, batch = parity.answers_of(folder)
+    local plain, model = parity.load(folder), parity.load(folder)
+    model.checkpoint = {}
+    if folder ~= "mixtral" then model.tiled_mlp = { tiles = 3 } end
+
+    local expected, sum = (plain:loss(batch)), (model:loss(batch))
+    expected:backward()
+    sum:backward()
+
+    t.near(sum:item() / expected:item(), 1, 1e-6)
+    local gradients = {}
+    for name, p in plain:named_parameters() do gradients[name] = p.grad end
+    for name, p in model:named_parameters() do t.near(p.grad, gradients[name], 1e-4, name) end
+  end)
+
+  t.test("Bfloat16IsNearFloat32_" .. folder, function()
+    local _, batch = parity.answers_of(folder)
+    local logits = torch.no_grad(parity.load(folder), batch)
+    local model = models.load("tests/models/" .. folder, { dtype = torch.bfloat16 })
+
+    local low = torch.no_grad(model, batch)
+
+    t.equal(low.dtype, torch.bfloat16)
+    t.truthy((low:to(torch.float32) - logits):norm():item() < 0.1 * logits:norm():item())
+    local prompt = { 3, 1, 4, 1, 5, 9, 2, 6 }
+    local ids = models.generate(model, { prompt, { 2, 7 } }, { max_new_tokens = 6 })
+    t.equal(#ids[1], 6)
+    -- The cache gives what the whole sequence gives, but for rounding.
+    for i = 1, 5 do prompt[#prompt + 1] = ids[1][i] end
+    local whole = torch.no_grad(model, { input_ids = torch.tensor(prompt, { dtype = torch.int64 }) })[#prompt - 1]
+    t.truthy((whole:max() - whole[ids[1][6]]):item() < 0.2, "the last id is far from the best")
+  end)
+
   t.test("LoraLearnsAndMerges_" .. folder, function()
     local _, batch = parity.answers_of(folder)
     local model = parity.load(folder)

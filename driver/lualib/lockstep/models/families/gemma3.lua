@@ -122,8 +122,8 @@ end
 ---@return integer[] seq_lens
 function Gemma3:inputs(batch)
   local x, angles, seq_lens = decoder.CausalLM.inputs(self, batch)
-  local factor = torch.tensor({ math.sqrt(self.settings.hidden_size) }, { dtype = x.dtype, device = x.device })
-  return x * factor, angles, seq_lens
+  local factor = torch.tensor({ math.sqrt(self.settings.hidden_size) }, { dtype = x.dtype })
+  return x * factor:item(), angles, seq_lens
 end
 
 return { Gemma3 = Gemma3 }
