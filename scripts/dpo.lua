@@ -8,7 +8,8 @@
 -- are read, too: see docs/chat.md. `data` may also be the name of a data set in the Hub's cache. Every message of the
 -- assistant behind the prompt is scored. Pairs without a difference are skipped and listed. Pairs longer than seq_len
 -- are an error, or skipped, too, with --set on_cut=drop.
--- Log-probabilities under the model as it began are computed once, and kept in the run's folder.
+-- Log-probabilities under the model as it began are computed once, and kept in the run's folder; orpo, cpo and simpo
+-- need none.
 
 local batching = require "lockstep.batching"
 local data = require "lockstep.data"
@@ -28,13 +29,16 @@ local config = run.config({
   model = "", -- a folder of Hugging Face, or a name in its local cache; empty: a small model
   ignore = "", -- keys of config.json to pass over, split by commas
   data = "", split = "", -- empty: words, written backwards and wrongly; a split of the Hub, default "train"
-  seed = 1, steps = 240, pairs_per_step = 32, held_out = 256, -- pairs over all ranks
+  seed = 1, steps = 240, epochs = 0.0, -- epochs above 0 are the length, not steps
+  pairs_per_step = 32, held_out = 256, -- pairs over all ranks
   renderer = "", roles = "", -- as in finetune.lua
   seq_len = 1024, -- tokens of a micro-batch, at most; both conversations of a pair must fit
   on_cut = "error", -- or "drop", which skips pairs that do not
-  loss = { variant = "sigmoid", beta = 0.1, label_smoothing = 0.0 }, -- variant: or "ipo"
-  lr = 0.0, warmup_steps = 10, -- lr = 0: 1e-5 for an adapter, 1e-6 for all weights, 2e-3 for the small model
-  lora = { r = 8, alpha = 16, targets = "all-linear" }, -- r = 0: all weights
+  -- variant: or "hinge", "ipo", "robust"; without a reference "orpo", "cpo", "simpo" (with beta = 2)
+  loss = { variant = "sigmoid", beta = 0.1, label_smoothing = 0.0, rpo_alpha = 0.0, simpo_gamma = 0.5 },
+  lr = 0.0, -- 0: 1e-5 for an adapter, 1e-6 for all weights, 2e-3 for the small model
+  schedule = "linear", warmup_steps = 10, -- or "cosine", "constant", "stable_decay"
+  lora = { r = 8, alpha = 16, dropout = 0.0, targets = "all-linear" }, -- r = 0: all weights
   max_norm = 1.0, save_every = 40, parallel = "data_parallel", -- or "fully_shard"
 }, { at_least = { seed = 0, steps = 1, pairs_per_step = 1, seq_len = 1, warmup_steps = 0, save_every = 1,
   ["lora.r"] = 0 } })
@@ -51,17 +55,7 @@ if path == "" then path = require("reverse_words").write_preferences(run.dir .. 
 local source = data.conversations(path, { kind = "preference", roles = config.roles, split = config.split })
 local chat, samples, skipped, all_ids, tokens, num_long = text.chat(dir), {}, {}, {}, 0, 0
 local function encode(pair)
-  local ids, masks = {}, {}
-  for half, messages in ipairs { pair.chosen, pair.rejected } do
-    local sample = chat:encode(messages, text.options(pair, { loss_from = pair.first, renderer = config.renderer }))
-    sample.loss_mask[1] = 0 -- no token before it predicts it
-    ids[half], masks[half] = torch.tensor(sample.input_ids, { dtype = torch.int64 }), torch.tensor(sample.loss_mask)
-  end
-  local lengths = { #ids[1], #ids[2] }
-  local reason = lengths[1] + lengths[2] > config.seq_len and ("%d + %d tokens"):format(unpack(lengths))
-    or lengths[1] == lengths[2] and torch.equal(ids[1], ids[2]) and "chosen and rejected are the same" or nil
-  return { kind = "pair", input_ids = torch.cat(ids), loss_mask = torch.cat(masks):bool(),
-    lengths = torch.tensor({ lengths }, { dtype = torch.int64 }) }, reason
+  return losses.pairs.sample(chat, pair, { seq_len = config.seq_len, renderer = config.renderer })
 end
 source:show { encode = encode, tokenizer = text.tokenizer(dir) }
 for i = 1, #source do
@@ -79,14 +73,6 @@ end
 log.list(title, skipped, "skipped.txt")
 if #samples == 0 then error(path .. " has no pair to learn from", 0) end
 
--- Returns the log-probabilities of each pair's answers: [pairs, 2].
-local function score(model, batch)
-  local lengths = batch.lengths:flatten():totable()
-  local log_probs = model({ input_ids = batch.input_ids, seq_lens = lengths }, "log_probs")
-  return losses.per_sequence(log_probs, { seq_lens = lengths, loss_mask = batch.loss_mask,
-    mean = config.loss.variant == "ipo" }):view(-1, 2)
-end
-
 local net = models.load(dir, { device = dist.device(), ignore = config.ignore })
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 local model = sharding.parallel(net, config.parallel)
@@ -97,6 +83,8 @@ local function deal(pairs_of_step)
   return batches[dist.rank() + 1], report
 end
 
+local function score(batch) return losses.pairs.score(model, batch, config.loss.variant) end
+
 -- Returns both log-probabilities of each pair. Called before run:resume, it takes the weights as they began.
 local function reference_of_all()
   local file, batches, report = run.dir .. "/reference.safetensors", deal(samples)
@@ -105,24 +93,29 @@ local function reference_of_all()
   local ok, kept, of = pcall(data.safetensors, file)
   if dist.all_gather_object(ok and of.made_from == note.made_from)[1] then return kept.log_probs end
   local log_probs = torch.zeros { #samples, 2 }
+  model:eval()
   torch.no_grad(function()
     for _, batch in ipairs(batches) do
-      local rows, scores = torch.tensor(batch.samples, { dtype = torch.int64 }) - 1, score(model, batch)
+      local rows, scores = torch.tensor(batch.samples, { dtype = torch.int64 }) - 1, score(batch)
       if not batch.padding then log_probs:index_copy_(0, rows, scores:to("cpu", torch.float32)) end
     end
   end)
+  model:train()
   dist.all_reduce(log_probs)
   if dist.rank() == 0 then data.save_safetensors(file, { log_probs = log_probs }, { metadata = note }) end
   dist.barrier()
   return log_probs
 end
-for i, log_probs in ipairs(reference_of_all():split(1)) do samples[i].reference = log_probs end
+if losses.pairs.needs_reference(config.loss.variant) then
+  for i, log_probs in ipairs(reference_of_all():split(1)) do samples[i].reference = log_probs end
+end
 
 local train, held_out = data.split(samples, { held_out = config.held_out, seed = config.seed })
 local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-5 or 1e-6)
 local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
-local schedule = optim.schedule.warmup_linear { warmup_steps = math.min(config.warmup_steps, config.steps),
-  total_steps = config.steps }
+local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = #train,
+  samples_per_step = config.pairs_per_step }
+local schedule = optim.schedule.named(config.schedule, { warmup_steps = config.warmup_steps, total_steps = steps })
 local loader = data.loader { source = train, seed = config.seed, rank = 0, world = 1 }
 run:state({ model = model, optimizer = optimizer, loader = loader }, { every = config.save_every, keep = 2 })
 run:resume()
@@ -133,14 +126,15 @@ local function draw()
   return deal(drawn)
 end
 local function loss_of(batch)
-  local scores, reference = score(model, batch):unbind(1), batch.reference:unbind(1)
-  local sum, count, stats = losses.dpo { chosen = scores[1], rejected = scores[2], reference_chosen = reference[1],
-    reference_rejected = reference[2], mask = torch.full({ #reference[1] }, batch.padding and 0 or 1),
-    variant = config.loss.variant, beta = config.loss.beta, label_smoothing = config.loss.label_smoothing }
+  local scores, means = score(batch)
+  local o = { scores = scores, means = means, reference = batch.reference,
+    mask = torch.full({ #batch.lengths }, batch.padding and 0 or 1) }
+  for name, value in pairs(config.loss) do o[name] = value end
+  local sum, count, stats = losses.pairs.loss(o)
   return sum, count, stats.correct, stats.margin
 end
 
-for step, micro_batches in run:steps(draw, config.steps) do
+for step, micro_batches in run:steps(draw, steps) do
   local loss, accuracy, margin = sharding.accumulate(model, micro_batches, config.pairs_per_step, loss_of)
   local grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })
   optimizer:zero_grad()

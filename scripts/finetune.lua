@@ -19,6 +19,7 @@ local images = require "lockstep.images"
 local log = require "lockstep.log"
 local lora = require "lockstep.lora"
 local models = require "lockstep.models"
+local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
 local run = require "lockstep.run"
 local sharding = require "lockstep.sharding"
@@ -31,17 +32,16 @@ local config = run.config({
   ignore = "", -- keys of config.json to pass over, split by commas
   data = "", split = "", -- conversations; default: instructions.lua. A split of a data set of the Hub, default "train"
   held_out = 0.1, -- the share of conversations, or their number
-  seed = 1, steps = 200,
-  samples_per_step = 16, -- over all ranks
+  seed = 1, samples_per_step = 16, -- over all ranks
+  steps = 200, epochs = 0.0, -- epochs above 0 are the length, not steps
   renderer = "", -- "auto" for a template that drops the reasoning of earlier turns, as Qwen3's: see docs/chat.md
   roles = "", -- of messages that the template knows, besides user, assistant, tool and other common ones
   seq_len = 2048, -- tokens of a micro-batch, at most
   on_cut = "error", -- of conversations longer than that; "drop" leaves them out, "cut" shortens them
-  lr = 0.0, -- 0: 2e-4 for an adapter, 2e-5 for all weights
-  weight_decay = 0.0,
-  warmup_steps = 10,
-  max_norm = 1.0,
-  save_every = 100, eval_every = 100,
+  lr = 0.0, weight_decay = 0.0, -- lr = 0: 2e-4 for an adapter, 2e-5 for all weights
+  schedule = "cosine", warmup_steps = 10, -- or "linear", "constant", "stable_decay"
+  neftune = 0.0, -- above 0: the size of noise on embeddings in training, as 5 (NEFTune)
+  max_norm = 1.0, save_every = 100, eval_every = 100,
   keep_best = false, -- writes the weights of the evaluation with the least loss, not those of the last step
   eval_samples = 1000, -- held-out conversations whose loss is computed in an evaluation, at most
   answers = 64, -- of these, whose last answer the model writes, at most
@@ -51,8 +51,8 @@ local config = run.config({
   parallel = "data_parallel", -- or "fully_shard"
   checkpoint = { offload = "none" }, -- "device": layers run again in backward; "host": their inputs wait on the host
   tiles = 0, -- above 0: the MLPs run over so many tiles of the tokens
-}, { at_least = { seed = 0, steps = 1, samples_per_step = 1, seq_len = 1, warmup_steps = 0, save_every = 1,
-  eval_every = 1, eval_samples = 1, answers = 0, max_new_tokens = 1, ["lora.r"] = 0, tiles = 0 } })
+}, { at_least = { seed = 0, steps = 1, samples_per_step = 1, seq_len = 1, warmup_steps = 0,
+  save_every = 1, eval_every = 1, eval_samples = 1, answers = 0, max_new_tokens = 1, ["lora.r"] = 0, tiles = 0 } })
 torch.manual_seed(config.seed)
 local offload, known = config.checkpoint.offload, { none = true, device = true, host = true }
 assert(known[offload], "--set checkpoint.offload takes none, device or host, not " .. offload)
@@ -64,18 +64,20 @@ local chat, tokenizer = text.chat(base), text.tokenizer(base)
 local process = net.visual and images.processor(base) or nil -- of models with pictures
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 if offload ~= "none" then net.checkpoint = { offload = offload ~= "device" and offload or nil } end
+if config.neftune ~= 0 then nn.neftune(net, net:decoder().embed_tokens, { alpha = config.neftune }) end
 if config.tiles > 0 then net.tiled_mlp = { tiles = config.tiles } end
 -- A step without pictures leaves the vision tower out, on every rank alike.
 local model = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = process ~= nil } })
 local lr = config.lr ~= 0 and config.lr or (config.lora.r ~= 0 and 2e-4 or 2e-5)
 local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = config.weight_decay })
-local schedule = optim.schedule.warmup_cosine { warmup_steps = math.min(config.warmup_steps, config.steps),
-  total_steps = config.steps }
 
 -- Data: conversations as ids, in an order of the seed. The loader's place is saved with the model.
 local source = data.conversations(config.data == "" and instructions.conversations() or config.data,
   { kind = "conversation", roles = config.roles, split = config.split })
 local train, held_out = data.split(source, { held_out = config.held_out, seed = config.seed })
+local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = #train,
+  samples_per_step = config.samples_per_step }
+local schedule = optim.schedule.named(config.schedule, { warmup_steps = config.warmup_steps, total_steps = steps })
 local folder = config.data:match("^(.*)/") or "." -- of relative paths of pictures
 local function encode_sample(sample, is_prompt)
   return chat:encode_sample(sample, { generation_prompt = is_prompt, processor = process, folder = folder,
@@ -122,12 +124,12 @@ end
 run:state({ model = model, optimizer = optimizer, stream = stream }, { every = config.save_every, keep = 2 })
 if not run:resume() then
   batching.survey { source = train, map = encode_sample, reads = reads, seed = config.seed, seq_len = config.seq_len,
-    on_cut = config.on_cut, samples = (config.steps + 1) * config.samples_per_step } -- one window is read ahead
+    on_cut = config.on_cut, samples = (steps + 1) * config.samples_per_step } -- one window is read ahead
   evaluate "before"
 end
 
 -- Training. A step is a few micro-batches, then one update; gradients are averaged over ranks in the last one.
-for step, micro_batches, report in run:steps(stream, config.steps) do
+for step, micro_batches, report in run:steps(stream, steps) do
   local loss = sharding.accumulate(model, micro_batches, report.loss_tokens, function(micro_batch)
     return model(micro_batch, "loss")
   end)
@@ -135,7 +137,7 @@ for step, micro_batches, report in run:steps(stream, config.steps) do
   optimizer:zero_grad()
   log.step { loss = loss, grad_norm = grad_norm, lr = lr * schedule(step), tokens = report.tokens,
     samples = report.samples, counts = batching.lost(report) }
-  if run:every(config.eval_every) then evaluate(step + 1 < config.steps and "step " .. step + 1 or "after") end
+  if run:every(config.eval_every) then evaluate(step + 1 < steps and "step " .. step + 1 or "after") end
 end
 if config.keep_best then log.print("the best loss, and its step:", run:load_best()) end
 log.curve("loss.svg", #held_out > 0 and { "loss", "validation.loss" } or { "loss" }, { title = "finetune" })

@@ -32,8 +32,9 @@ local config = run.config({
   seq_len = 1024, -- tokens of a micro-batch, at most; a longer prompt with its answer is skipped
   advantage_scale = "group", -- or "none", for dr_grpo and prime_rl
   loss = { variant = "dapo", clip_low = 0.2, clip_high = 0.28, beta = 0.0 }, -- beta: KL to the model without adapter
-  lora = { r = 0, alpha = 32, targets = "all-linear" }, -- r = 0: all weights
-  lr = 0.0, warmup_steps = 5, -- lr = 0: 1e-5 for an adapter, 1e-6 for all weights, 2e-3 for the small model
+  lora = { r = 0, alpha = 32, dropout = 0.0, targets = "all-linear" }, -- r = 0: all weights
+  lr = 0.0, -- 0: 1e-5 for an adapter, 1e-6 for all weights, 2e-3 for the small model
+  schedule = "constant", warmup_steps = 5, -- or "linear", "cosine", "stable_decay"
   max_norm = 1.0, parallel = "data_parallel", -- or "fully_shard"
   save_every = 25, export = "", rollouts = "", max_lag = 1, -- of the weights that sampled an answer, in steps
 }, { at_least = { seed = 0, warm_steps = 0, steps = 1, problems_per_step = 1, group_size = 1, max_new_tokens = 1,
@@ -55,7 +56,8 @@ local model = sharding.parallel(net, config.parallel,
   { data_parallel = { find_unused = net.config.vision_config ~= nil } })
 local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-5 or 1e-6)
 local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
-local schedule = optim.schedule.warmup_constant { warmup_steps = config.warmup_steps }
+local schedule = optim.schedule.named(config.schedule,
+  { warmup_steps = config.warmup_steps, total_steps = config.steps })
 local tail = config.rollouts ~= "" and data.tail(config.rollouts) or nil
 local done = { problems = 0, steps = 0, stale = 0 }
 run:state({ model = model, optimizer = optimizer, done = done, tail = tail }, { every = config.save_every, keep = 2 })
@@ -71,11 +73,13 @@ local function sample_groups()
     groups[#groups + 1] = { problem = i, answers = {} }
     for _ = 1, config.group_size do prompts[#prompts + 1] = task.problem(i).prompt end
   end
+  net:eval()
   local answers = model:full(function() -- a rank may have no problem
     return #prompts > 0 and models.generate(net, prompts, { max_new_tokens = config.max_new_tokens, stop = task.stop,
       suppress = task.placeholders, temperature = config.temperature,
       seed = config.seed % 1e6 * 1e9 + done.steps * 1e3 + dist.rank() }) or {}
   end)
+  net:train()
   for i, ids in ipairs(answers) do
     local group = groups[math.ceil(i / config.group_size)]
     table.insert(group.answers, { ids = ids, reward = task.reward(task.problem(group.problem), ids) })

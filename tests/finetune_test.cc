@@ -256,6 +256,27 @@ TEST(FineTune, TheLearningRateIsThatOfAnAdapterOrOfAllWeights) {
   }
 }
 
+// 10 conversations twice are 5 steps of 4. The noise of NEFTune changes what a step computes.
+TEST(FineTune, LengthInEpochsScheduleAndNoiseAreSettings) {
+  const Folder folder;
+  MakeTextModel(folder);
+  std::string lines;
+  for (int i = 0; i < 10; ++i) lines += Line("assistant", "Say it.", "it", "");
+  folder.Write("few.jsonl", lines);
+  for (const char* noise : {"neftune=0", "neftune=5"}) {
+    const Ended ended = RunOne(
+        FineTune(folder, noise,
+                 {"model=model", "data=few.jsonl", "held_out=0", "epochs=2", "samples_per_step=4",
+                  "lr=0.004", "schedule=linear", "warmup_steps=1", "lora.r=2", noise},
+                 "1"));
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_THAT(Values(folder, noise, Of::kSteps, "lr"),
+                Pointwise(DoubleNear(1e-9), {0.004, 0.004, 0.003, 0.002, 0.001}));
+  }
+  EXPECT_NE(Values(folder, "neftune=0", Of::kSteps, "loss").at(0),
+            Values(folder, "neftune=5", Of::kSteps, "loss").at(0));
+}
+
 TEST(FineTune, CountsThatCannotBeAreRefusedAtTheStart) {
   const Folder folder;
   for (const auto& [setting, message] :

@@ -16,8 +16,10 @@
 namespace lockstep::tests {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 Command Train(const Folder& folder, const std::string& script, int nproc,
@@ -237,6 +239,39 @@ TEST(Dpo, EveryAnswerBehindThePromptIsScored) {
     ASSERT_EQ(ended.exit_code, 0) << ended.err;
     // The prompt has 3 + 9 + 3 tokens; the chosen completion 5 + 3 + 4, the rejected one 3.
     EXPECT_THAT(folder.Read("out/reference.safetensors"), HasSubstr(" sigmoid 450 90 "));
+  }
+}
+
+// 12 pairs to learn from, 4 in a step.
+TEST(Dpo, LengthInEpochsScheduleAndDropoutAreSettings) {
+  const Folder folder;
+  std::string lines;
+  for (int i = 0; i < 14; ++i) {
+    lines += Pair(Message("user", "ab"), Message("assistant", "ba"), Message("assistant", "bb"));
+  }
+  folder.Write("pairs.jsonl", lines);
+
+  const Ended ended =
+      RunOne(Train(folder, "dpo.lua", 2,
+                   {"data=pairs.jsonl", "epochs=2", "pairs_per_step=4", "held_out=2", "lr=0.001",
+                    "schedule=constant", "warmup_steps=0", "lora.dropout=0.1",
+                    "loss.variant=robust", "loss.label_smoothing=0.1", "loss.rpo_alpha=0.5"}));
+
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(Values(folder, "lr"), ElementsAre(0.001, 0.001, 0.001, 0.001, 0.001, 0.001));
+}
+
+TEST(Dpo, LossesWithoutAReferenceScoreNothingBefore) {
+  for (const char* variant : {"orpo", "cpo", "simpo"}) {
+    SCOPED_TRACE(variant);
+    const Folder folder;
+    const Ended ended = RunOne(Train(folder, "dpo.lua", 2,
+                                     {"steps=30", "lora.r=0", "lr=0.002", "held_out=64",
+                                      "loss.beta=2", absl::StrCat("loss.variant=", variant)}));
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    const std::vector<double> losses = Values(folder, "loss");
+    EXPECT_LT(Mean(losses, 20, 10), losses[0]);
+    EXPECT_THAT(folder.List("out"), Not(Contains("reference.safetensors")));
   }
 }
 

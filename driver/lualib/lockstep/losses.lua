@@ -10,61 +10,17 @@
 --- part, NaN included. Computes in the dtype and on the device of its first input, float32 or float64.
 
 local checkpoint = require "lockstep.checkpoint"
-local core = require "lockstep.core"
-local masks = require "lockstep.losses.mask"
+local checks = require "lockstep.losses.checks"
 local options = require "lockstep.options"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
-local M = { rollouts = require "lockstep.losses.rollouts" }
+local check, check_choice, check_number = checks.tensor, checks.choice, checks.number
+local fail, read_mask, describe = checks.fail, checks.read_mask, checks.describe
+local preferences = require "lockstep.losses.preferences"
 
--- Checks --------------------------------------------------------------------------------------------------
-
-local function fail(caller, message, ...) core.raise("losses." .. caller .. ": " .. message:format(...)) end
-
-local function describe(value)
-  if not torch.is_tensor(value) then return "a " .. type(value) end
-  return tostring(value.dtype):gsub("^torch%.", "") .. " " .. tostring(value.shape)
-end
-
---- Checks a tensor of numbers with the shape of `like`, or of one dimension.
-local function check(caller, name, x, like)
-  if not torch.is_tensor(x) or not x:is_floating_point() then
-    fail(caller, "%s must be a tensor of floating-point numbers, got %s", name, describe(x))
-  end
-  if like and tostring(x.shape) ~= tostring(like.shape) then
-    fail(caller, "%s must have shape %s, got %s", name, tostring(like.shape), tostring(x.shape))
-  end
-  if not like and x:dim() ~= 1 then fail(caller, "%s must have one dimension, got %s", name, tostring(x.shape)) end
-  if not like and x.dtype ~= torch.float32 and x.dtype ~= torch.float64 then
-    fail(caller, "%s must be float32 or float64, got %s: a difference of two log-probabilities needs the digits", name,
-      describe(x))
-  end
-end
-
---- Returns where the mask is 0, as booleans on the device of `like`, and how many elements count.
-local function read_mask(caller, name, mask, like)
-  local tokens = like:size(0)
-  if mask == nil then return torch.zeros({ tokens }, { dtype = torch.bool, device = like.device }), tokens end
-  if not torch.is_tensor(mask) or mask:dim() ~= 1 or mask:size(0) ~= tokens then
-    fail(caller, "%s must have shape {%d}, got %s", name, tokens, describe(mask))
-  end
-  local left_out = masks.left_out(mask, ("losses.%s: %s"):format(caller, name))
-  return left_out:to(like.device), tokens - left_out:sum():item()
-end
-
-local function check_choice(caller, name, value, known)
-  for _, one in ipairs(known) do
-    if value == one then return end
-  end
-  local nearest = type(value) == "string" and core.nearest(value, known)
-  fail(caller, '%s must be one of %s, got "%s"%s', name, table.concat(known, ", "), tostring(value),
-    nearest and ('; did you mean "%s"?'):format(nearest) or "")
-end
-
-local function check_number(caller, name, value, holds, expected)
-  if not holds then fail(caller, "%s must be %s, got %s", name, expected, tostring(value)) end
-end
+local M = { rollouts = require "lockstep.losses.rollouts", pairs = require "lockstep.losses.pairs",
+  dpo = preferences.dpo, cpo = preferences.cpo, orpo = preferences.orpo, kto = preferences.kto }
 
 -- Sequences -----------------------------------------------------------------------------------------------
 
@@ -269,61 +225,6 @@ function M.grpo(opts)
   local lengths = sums_of(left_out:logical_not():to(log_probs.dtype), owner, #seq_lens)
   local sums = sums_of(loss:masked_fill(left_out, 0), owner, #seq_lens)
   return (sums / (o.max_tokens or lengths:clamp_min(1))):sum(), lengths:gt(0):sum():item(), stats
-end
-
--- Preferences ---------------------------------------------------------------------------------------------
-
----@class losses.DpoOptions
----@field chosen torch.Tensor [N] float32 or float64: the log-probability of each chosen answer
----@field rejected torch.Tensor [N]
----@field reference_chosen torch.Tensor [N], under the reference
----@field reference_rejected torch.Tensor [N]
----@field beta number? default 0.1
----@field variant ("sigmoid"|"ipo")? default "sigmoid"
----@field label_smoothing number? the probability that a preference is the wrong way round; default 0
----@field mask torch.Tensor? [N]; default: every pair counts
-
---- Returns the loss of preferring chosen answers to rejected ones. Let h = (chosen - reference_chosen) - (rejected -
---- reference_rejected), and e the label smoothing. "sigmoid" is -(1 - e) log sigmoid(beta h) - e log sigmoid(-beta h).
---- "ipo" is (h - 1 / (2 beta))^2. For "sigmoid" give sums over an answer's tokens, for "ipo" means, as TRL takes them.
----
----     local chosen = losses.per_sequence(model(batch, "log_probs"), { seq_lens = batch.seq_lens, loss_mask = mask })
----     local sum, count, stats = losses.dpo { chosen = chosen, rejected = rejected,
----       reference_chosen = batch.reference_chosen, reference_rejected = batch.reference_rejected }
----
---- Source: DPO, arXiv 2305.18290; smoothing, E. Mitchell's note on conservative DPO, 2023; IPO, arXiv 2310.12036.
----@param opts losses.DpoOptions
----@return torch.Tensor sum of one element, over the counted pairs
----@return integer count of pairs
----@return {correct: torch.Tensor, margin: torch.Tensor} stats sums over pairs, without gradient: h > 0; beta h
-function M.dpo(opts)
-  local o = options.read("losses.dpo", opts, { chosen = options.required, rejected = options.required,
-    reference_chosen = options.required, reference_rejected = options.required, beta = 0.1, variant = "sigmoid",
-    label_smoothing = 0, mask = options.optional })
-  check_choice("dpo", "variant", o.variant, { "ipo", "sigmoid" })
-  check_number("dpo", "beta", o.beta, o.beta > 0, "above 0")
-  local e = o.label_smoothing
-  check_number("dpo", "label_smoothing", e, e >= 0 and e < 0.5, "from 0 to below 0.5")
-  check_number("dpo", "label_smoothing", e, e == 0 or o.variant == "sigmoid", '0 for variant = "ipo"')
-  check("dpo", "chosen", o.chosen)
-  for _, name in ipairs { "rejected", "reference_chosen", "reference_rejected" } do
-    check("dpo", name, o[name], o.chosen)
-  end
-  local left_out, count = read_mask("dpo", "mask", o.mask, o.chosen)
-  local like = { dtype = o.chosen.dtype, device = o.chosen.device }
-  local function counted(x) return x:to(like):masked_fill(left_out, 0) end
-
-  local h = counted(o.chosen) - counted(o.reference_chosen:detach()) - counted(o.rejected)
-    + counted(o.reference_rejected:detach())
-  local loss
-  if o.variant == "ipo" then
-    loss = (h - 1 / (2 * o.beta)):square()
-  else
-    local logit = o.beta * h
-    loss = torch.log_sigmoid(logit) * (e - 1) - torch.log_sigmoid(-logit) * e
-  end
-  local stats = { correct = h:detach():gt(0):sum(), margin = (o.beta * h:detach()):sum() }
-  return loss:masked_fill(left_out, 0):sum(), count, stats
 end
 
 -- Losses over the vocabulary ------------------------------------------------------------------------------

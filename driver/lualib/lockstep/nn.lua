@@ -18,7 +18,7 @@ local torch = require "lockstep.torch"
 
 local parameter, positive = make.new, make.positive
 
----@class lockstep.nn: nn.activation, nn.convolution
+---@class lockstep.nn: nn.activation, nn.batch_norm, nn.convolution, nn.pooling
 local M = {}
 
 --- An instance keeps its fields apart from itself, so that every assignment is seen: one that replaces a
@@ -464,7 +464,8 @@ M.linear, M.rotate, M.swiglu, M.use_fused = fused.linear, fused.rotate, fused.sw
 M.cross_entropy = require("lockstep.nn.cross_entropy").cross_entropy
 package.loaded["lockstep.nn"] = M -- the parts that follow are modules, and require it
 M.init = require "lockstep.nn.initializers"
-for _, part in ipairs { "activation", "convolution" } do
+M.neftune = require "lockstep.nn.neftune"
+for _, part in ipairs { "activation", "batch_norm", "convolution", "pooling" } do
   for name, class in pairs(require("lockstep.nn." .. part)) do M[name] = class end
 end
 

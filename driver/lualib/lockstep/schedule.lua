@@ -84,4 +84,44 @@ function M.warmup_stable_decay(given)
   end)
 end
 
+--- Returns the schedule that a setting names: warm-up, then "constant", "cosine", "linear", or "stable_decay", which
+--- falls over the last fifth of the steps. A warm-up longer than the run ends with it.
+---
+---     local schedule = optim.schedule.named(config.schedule, { warmup_steps = 10, total_steps = config.steps })
+---@param name "constant"|"cosine"|"linear"|"stable_decay"
+---@param given {warmup_steps: integer?, total_steps: integer, final_factor: number?}
+---@return fun(step: integer): number
+function M.named(name, given)
+  local o = options.read("schedule.named", given, { warmup_steps = 0, total_steps = options.required,
+    final_factor = 0 })
+  local total = o.total_steps
+  local warmup = math.min(o.warmup_steps, total)
+  if name == "constant" then return M.warmup_constant { warmup_steps = warmup } end
+  local shaped = { warmup_steps = warmup, total_steps = total, final_factor = o.final_factor }
+  if name == "cosine" then return M.warmup_cosine(shaped) end
+  if name == "linear" then return M.warmup_linear(shaped) end
+  plain.check(name == "stable_decay",
+    'schedule.named: a schedule is "constant", "cosine", "linear" or "stable_decay", not %s', name)
+  shaped.decay_steps = math.min(math.ceil(total / 5), total - warmup)
+  return M.warmup_stable_decay(shaped)
+end
+
+--- Returns the number of steps of a run: `steps`, or with `epochs` above 0 as many as take every sample so often. A
+--- part of a step counts as one.
+---
+---     local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = #train,
+---       samples_per_step = config.samples_per_step }
+---@param given {steps: integer, epochs: number?, samples: integer, samples_per_step: integer}
+---@return integer
+function M.steps(given)
+  local o = read("steps", given, { steps = options.required, epochs = 0, samples = options.required,
+    samples_per_step = options.required })
+  if o.epochs == 0 then return o.steps end
+  plain.check(o.samples_per_step >= 1, "schedule.steps: samples_per_step must be at least 1, not %s",
+    o.samples_per_step)
+  plain.check(o.samples >= 1, "schedule.steps: epochs = %s of %s samples are no steps", o.epochs, o.samples)
+  -- 0.1 * 30 is a little more than 3.
+  return math.max(1, math.ceil(o.epochs * o.samples / o.samples_per_step - 1e-9))
+end
+
 return M

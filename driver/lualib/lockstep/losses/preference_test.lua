@@ -190,7 +190,8 @@ t.test("WhatCannotBeRightIsAnError", function()
   raises("beta must be above 0, got 0", { beta = 0 })
   raises("label_smoothing must be from 0 to below 0.5, got 0.5", { label_smoothing = 0.5 })
   raises('label_smoothing must be 0 for variant = "ipo", got 0.1', { label_smoothing = 0.1, variant = "ipo" })
-  raises('variant must be one of ipo, sigmoid, got "hinge"', { variant = "hinge" })
+  raises('variant must be one of hinge, ipo, robust, sigmoid, got "sigmiod"; did you mean "sigmoid"?',
+    { variant = "sigmiod" })
   t.raises('the option "reference_chosen" is missing', losses.dpo,
     { chosen = torch.zeros { 1 }, rejected = torch.zeros { 1 }, reference_rejected = torch.zeros { 1 } })
   local h, w, th, tw = heads()

@@ -1,13 +1,12 @@
 --- Convolutions and group normalization.
 
-local core = require "lockstep.core"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local make_parameter = require "lockstep.nn.parameter"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
-local parameter, positive = make_parameter.new, make_parameter.positive
+local parameter, positive, per_dim = make_parameter.new, make_parameter.positive, make_parameter.per_dim
 
 ---@class nn.convolution
 local M = {}
@@ -19,22 +18,6 @@ local M = {}
 ---@field groups integer? default 1; the channels of a group see only each other
 ---@field bias boolean? default true
 ---@field padding_mode ("zeros"|"reflect"|"replicate"|"circular")? default "zeros"
-
---- Returns `dims` whole numbers of at least `least`, from one number or an array.
-local function per_dim(class, name, value, dims, least)
-  local list, ok = {}, type(value) ~= "table" or #value == dims
-  for i = 1, dims do
-    local n = type(value) == "table" and value[i] or value
-    ok = ok and type(n) == "number" and n >= least and n % 1 == 0
-    list[i] = n
-  end
-  if not ok then
-    local given = type(value) == "table" and "{" .. table.concat(value, ", ") .. "}" or tostring(value)
-    core.raise(string.format("nn.%s: %s must be a whole number of at least %d, or an array of %d of them, not %s",
-      class, name, least, dims, given))
-  end
-  return list
-end
 
 --- Returns the padding on each side of the input, last dimension first, as torch.pad takes it.
 local function surroundings(o, kernel, dims)

@@ -5,6 +5,7 @@
 ---       place.fields[place.name] = weights[place.name]:requires_grad_(true)
 ---     end
 
+local core = require "lockstep.core"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
@@ -30,6 +31,28 @@ end
 function M.positive(class, name, value)
   plain.check(plain.is_whole(value, 1), "nn.%s: %s must be a whole number of at least 1, not %s", class, name, value)
   return value
+end
+
+--- Returns `dims` whole numbers of at least `least`, from one number or an array.
+---@param class string of the layer
+---@param name string of the argument
+---@param value integer|integer[]
+---@param dims integer
+---@param least integer
+---@return integer[]
+function M.per_dim(class, name, value, dims, least)
+  local list, ok = {}, type(value) ~= "table" or #value == dims
+  for i = 1, dims do
+    local n = type(value) == "table" and value[i] or value
+    ok = ok and type(n) == "number" and n >= least and n % 1 == 0
+    list[i] = n
+  end
+  if not ok then
+    local given = type(value) == "table" and "{" .. table.concat(value, ", ") .. "}" or tostring(value)
+    core.raise(string.format("nn.%s: %s must be a whole number of at least %d, or an array of %d of them, not %s",
+      class, name, least, dims, given))
+  end
+  return list
 end
 
 --- Raises an error that names every difference unless `state` has a tensor of the same shape for each name of `own`,

@@ -32,6 +32,30 @@ t.test("WarmupStableDecayKeepsAPlateau", function()
     { { 0, 0.5 }, { 1, 1 }, { 2, 1 }, { 10, 1 }, { 15, 0.75 }, { 20, 0.5 }, { 30, 0.5 } })
 end)
 
+t.test("AScheduleIsChosenByName", function()
+  local given = { warmup_steps = 2, total_steps = 20 }
+  local same = { constant = schedule.warmup_constant { warmup_steps = 2 }, cosine = schedule.warmup_cosine(given),
+    linear = schedule.warmup_linear(given),
+    stable_decay = schedule.warmup_stable_decay { warmup_steps = 2, total_steps = 20, decay_steps = 4 } }
+  for name, expected in pairs(same) do
+    local factor_of = schedule.named(name, given)
+    for step = 0, 25 do t.near(factor_of(step), expected(step), 1e-12, name) end
+    check(schedule.named(name, { warmup_steps = 10, total_steps = 2 }), { { 0, 0.5 }, { 1, 1 } })
+  end
+  t.raises('a schedule is "constant", "cosine", "linear" or "stable_decay", not cosin', schedule.named, "cosin", given)
+end)
+
+t.test("EpochsAreStepsThatTakeEverySampleSoOften", function()
+  local function steps(epochs, samples, per_step)
+    return schedule.steps { steps = 200, epochs = epochs, samples = samples, samples_per_step = per_step }
+  end
+  for _, case in ipairs { { 0, 10, 4, 200 }, { 1, 10, 4, 3 }, { 3, 10, 4, 8 }, { 2, 8, 4, 4 }, { 0.5, 8, 4, 1 },
+    { 0.1, 30, 1, 3 }, { 0.01, 8, 4, 1 }, { 3, 1, 16, 1 } } do
+    t.equal(steps(case[1], case[2], case[3]), case[4])
+  end
+  t.raises("schedule.steps: epochs = 1 of 0 samples are no steps", steps, 1, 0, 4)
+end)
+
 t.test("AScheduleMayBeAllWarmupOrAllDecay", function()
   check(schedule.warmup_cosine { warmup_steps = 5, total_steps = 5 }, { { 0, 0.2 }, { 4, 1 } })
   check(schedule.warmup_linear { total_steps = 4 }, { { 0, 1 }, { 2, 0.5 }, { 4, 0 } })

@@ -1,0 +1,120 @@
+--- losses.pairs: pairs of conversations as samples, their scores, and the preference losses by one name.
+
+local checks = require "lockstep.losses.checks"
+local core = require "lockstep.core"
+local options = require "lockstep.options"
+local preferences = require "lockstep.losses.preferences"
+local text = require "lockstep.text"
+local torch = require "lockstep.torch"
+
+local I64 = { dtype = torch.int64 }
+
+local M = {}
+
+--- The losses by name: those of losses.dpo, and those that need no reference. `mean` says that they compare means over
+--- an answer's tokens, not sums.
+local VARIANTS = {
+  sigmoid = { reference = true }, hinge = { reference = true }, robust = { reference = true },
+  ipo = { reference = true, mean = true }, orpo = { mean = true }, simpo = { mean = true }, cpo = {},
+}
+local NAMES = { "cpo", "hinge", "ipo", "orpo", "robust", "sigmoid", "simpo" }
+
+--- Returns whether a loss compares answers with a reference.
+---
+---     if losses.pairs.needs_reference(config.loss.variant) then score_all() end
+---@param variant string
+---@return boolean
+function M.needs_reference(variant)
+  checks.choice("pairs", "variant", variant, NAMES)
+  return VARIANTS[variant].reference == true
+end
+
+--- Returns a pair of data.conversations as a sample for batching: the chosen conversation, then the rejected one. The
+--- second result says why the pair teaches nothing: it is longer than seq_len, or both are the same.
+---
+---     local sample, reason = losses.pairs.sample(chat, pair, { seq_len = 1024 })
+---@param chat table of text.chat
+---@param pair table
+---@param opts {seq_len: integer, renderer: string?}
+---@return batching.Sample sample with `lengths`, int64 [1, 2]
+---@return string? reason
+function M.sample(chat, pair, opts)
+  local o = options.read("losses.pairs.sample", opts, { seq_len = options.required, renderer = options.optional })
+  local ids, masks = {}, {}
+  for half, messages in ipairs { pair.chosen, pair.rejected } do
+    local sample = chat:encode(messages, text.options(pair, { loss_from = pair.first, renderer = o.renderer }))
+    sample.loss_mask[1] = 0 -- no token before it predicts it
+    ids[half], masks[half] = torch.tensor(sample.input_ids, I64), torch.tensor(sample.loss_mask)
+  end
+  local lengths = { #ids[1], #ids[2] }
+  local reason = lengths[1] + lengths[2] > o.seq_len and ("%d + %d tokens"):format(unpack(lengths))
+    or lengths[1] == lengths[2] and torch.equal(ids[1], ids[2]) and "chosen and rejected are the same" or nil
+  return { kind = "pair", input_ids = torch.cat(ids), loss_mask = torch.cat(masks):bool(),
+    lengths = torch.tensor({ lengths }, I64) }, reason
+end
+
+--- Returns the log-probabilities of each pair's answers, as a loss compares them, and the means over their tokens.
+---
+---     local scores, means = losses.pairs.score(model, batch, "sigmoid")
+---@param model nn.Module
+---@param batch table of samples of losses.pairs.sample
+---@param variant string
+---@return torch.Tensor scores [pairs, 2]: chosen, rejected
+---@return torch.Tensor means [pairs, 2]
+function M.score(model, batch, variant)
+  checks.choice("pairs", "variant", variant, NAMES)
+  local per_sequence = require("lockstep.losses").per_sequence
+  local lengths = batch.lengths:flatten():totable()
+  local log_probs = model({ input_ids = batch.input_ids, seq_lens = lengths }, "log_probs")
+  local function score(mean)
+    return per_sequence(log_probs, { seq_lens = lengths, loss_mask = batch.loss_mask, mean = mean }):view(-1, 2)
+  end
+  local means = score(true)
+  return VARIANTS[variant].mean and means or score(false), means
+end
+
+---@class losses.PairOptions
+---@field scores torch.Tensor [N, 2] of losses.pairs.score
+---@field means torch.Tensor [N, 2]
+---@field reference torch.Tensor? [N, 2]: scores under the reference
+---@field variant ("sigmoid"|"hinge"|"ipo"|"robust"|"orpo"|"cpo"|"simpo")? default "sigmoid"
+---@field beta number? default 0.1
+---@field label_smoothing number? default 0
+---@field rpo_alpha number? of the variants with a reference; default 0
+---@field simpo_gamma number? of "simpo"; default 0.5
+---@field mask torch.Tensor? [N]
+
+--- Returns the loss that `variant` names: one of losses.dpo, or losses.orpo, losses.cpo, or its variant "simpo".
+---
+---     local scores, means = losses.pairs.score(model, batch, "robust")
+---     local sum, count, stats = losses.pairs.loss { scores = scores, means = means, reference = batch.reference,
+---       variant = "robust", label_smoothing = 0.1 }
+---@param opts losses.PairOptions
+---@return torch.Tensor sum of one element
+---@return integer count of pairs
+---@return {correct: torch.Tensor, margin: torch.Tensor} stats
+function M.loss(opts)
+  local o = options.read("losses.pairs.loss", opts, { scores = options.required, means = options.required,
+    reference = options.optional, variant = "sigmoid", beta = 0.1, label_smoothing = 0, rpo_alpha = 0,
+    simpo_gamma = options.optional, mask = options.optional })
+  local scores, means = o.scores:unbind(1), o.means:unbind(1)
+  local common = { chosen = scores[1], rejected = scores[2], beta = o.beta, mask = o.mask }
+  if M.needs_reference(o.variant) then
+    if o.reference == nil then core.raise(('losses.pairs.loss: "%s" needs a reference'):format(o.variant)) end
+    local reference = o.reference:unbind(1)
+    common.reference_chosen, common.reference_rejected = reference[1], reference[2]
+    common.variant, common.label_smoothing = o.variant, o.label_smoothing
+    common.rpo_alpha, common.mean_chosen = o.rpo_alpha, means[1]
+    return preferences.dpo(common)
+  end
+  checks.number("pairs.loss", "rpo_alpha", o.rpo_alpha, o.rpo_alpha == 0, ('0 for variant = "%s"'):format(o.variant))
+  if o.variant == "orpo" then
+    checks.number("pairs.loss", "label_smoothing", o.label_smoothing, o.label_smoothing == 0, '0 for variant = "orpo"')
+    return preferences.orpo(common)
+  end
+  common.label_smoothing, common.mean_chosen = o.label_smoothing, means[1]
+  if o.variant == "simpo" then common.variant, common.simpo_gamma = "simpo", o.simpo_gamma end
+  return preferences.cpo(common)
+end
+
+return M
