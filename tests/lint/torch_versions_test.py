@@ -12,7 +12,7 @@ import workspace
 
 TOP = workspace.root()
 COPIED = ["third_party/setup", "third_party/libtorch/libtorch.bzl"]
-COPIED += [f"third_party/{name}/requirements.txt" for name in ("digits", "libtorch", "tensorboard")]
+COPIED += [f"third_party/{name}/requirements.txt" for name in ("digits", "libtorch", "tensorboard", "torch_python")]
 
 
 class TorchVersionsTest(unittest.TestCase):
