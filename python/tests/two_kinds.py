@@ -48,7 +48,9 @@ for epoch in range(5):
 
 held_out = [torch.randint(8, (6,)) for _ in range(3 + 2 * rank)]  # rank 1 has more of them
 total = count = 0
-batches = ((batch, True) for batch in held_out) if PLAIN_VALIDATION else lockstep.sharding.lockstep(held_out, policy="until_last")
+batches = ((batch, True) for batch in held_out)
+if not PLAIN_VALIDATION:
+    batches = lockstep.sharding.lockstep(held_out, policy="until_last")
 with torch.no_grad():
     for batch, real in batches:
         error = (model("text", batch) - 1).square().item()
