@@ -172,6 +172,8 @@ end)
 
 t.test("Phi3AndMixtralRefuseWhatTheyDoNotCompute", function()
   t.raises('"resid_pdrop" is 0.1; only 0 is supported', models.build, config_of("phi3", { resid_pdrop = 0.1 }))
+  local kept = models.build(config_of("phi3", { resid_pdrop = 0.1 }), { device = "meta", ignore = "resid_pdrop" })
+  t.equal(kept.settings.resid_pdrop, 0)
   for _, name in ipairs { "longrope", "su", "yarn" } do
     t.raises('unknown rope_type "longrope"', models.build, config_of("phi3", { rope_scaling = { type = name, factor = 4,
       original_max_position_embeddings = 64 } }))

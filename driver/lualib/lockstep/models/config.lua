@@ -268,7 +268,8 @@ function M.settings(architecture, raw, keys, ignore)
   check_counts(architecture, raw)
   local result = { rope = M.rope(raw, keys.rope_theta) }
   for key, default in pairs(keys) do
-    local value = get(raw, key)
+    local value
+    if not is_one_of(key, ignore or {}) then value = get(raw, key) end
     if value ~= nil then
       check_type(architecture, key, value, default)
       result[key] = value
