@@ -7,15 +7,24 @@ local torch = require "lockstep.torch"
 local M = {}
 
 --- Throws an error that names the loss.
+---@param caller string the function of losses: "grpo"
+---@param message string a format
+---@param ... any its values
 function M.fail(caller, message, ...) core.raise("losses." .. caller .. ": " .. message:format(...)) end
 
 --- Returns the dtype and the shape of a tensor, or the type of another value, for messages.
+---@param value any
+---@return string
 function M.describe(value)
   if not torch.is_tensor(value) then return "a " .. type(value) end
   return tostring(value.dtype):gsub("^torch%.", "") .. " " .. tostring(value.shape)
 end
 
 --- Checks a tensor of numbers with the shape of `like`, or of one dimension.
+---@param caller string the function of losses: "grpo"
+---@param name string of the input
+---@param x any
+---@param like torch.Tensor?
 function M.tensor(caller, name, x, like)
   if not torch.is_tensor(x) or not x:is_floating_point() then
     M.fail(caller, "%s must be a tensor of floating-point numbers, got %s", name, M.describe(x))
@@ -31,6 +40,12 @@ function M.tensor(caller, name, x, like)
 end
 
 --- Returns where the mask is 0, as booleans on the device of `like`, and how many elements count.
+---@param caller string the function of losses: "grpo"
+---@param name string of the input
+---@param mask torch.Tensor?
+---@param like torch.Tensor
+---@return torch.Tensor # bool [T]
+---@return integer
 function M.read_mask(caller, name, mask, like)
   local tokens = like:size(0)
   if mask == nil then return torch.zeros({ tokens }, { dtype = torch.bool, device = like.device }), tokens end
@@ -42,6 +57,10 @@ function M.read_mask(caller, name, mask, like)
 end
 
 --- Checks that a value is one of a list.
+---@param caller string the function of losses: "grpo"
+---@param name string of the input
+---@param value any
+---@param known string[]
 function M.choice(caller, name, value, known)
   for _, one in ipairs(known) do
     if value == one then return end
@@ -52,6 +71,11 @@ function M.choice(caller, name, value, known)
 end
 
 --- Checks a number by what was computed of it.
+---@param caller string the function of losses: "grpo"
+---@param name string of the input
+---@param value any
+---@param holds boolean
+---@param expected string
 function M.number(caller, name, value, holds, expected)
   if not holds then M.fail(caller, "%s must be %s, got %s", name, expected, tostring(value)) end
 end
