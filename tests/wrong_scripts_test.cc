@@ -302,7 +302,7 @@ INSTANTIATE_TEST_SUITE_P(
              "\"net.weight\"?",
              {}},
         Case{"AFileThatItLacks",
-             "data.source(rank == 1 and 'nowhere.jsonl' or 'train.lua')\n"
+             "data.source(rank == 1 and 'nowhere.jsonl' or 'train.lua', { format = 'text' })\n"
              "dist.barrier()",
              "rank 1: train.lua:11: data.source: cannot open nowhere.jsonl: there is no such file",
              {}},

@@ -85,7 +85,7 @@ function M.warmup_stable_decay(given)
 end
 
 --- Returns the schedule that a setting names: warm-up, then "constant", "cosine", "linear", or "stable_decay", which
---- falls over the last fifth of the steps. A warm-up longer than the run ends with it.
+--- falls over the last fifth of the steps. A warm-up longer than the run ends with it; that of "constant" is cut off.
 ---
 ---     local schedule = optim.schedule.named(config.schedule, { warmup_steps = 10, total_steps = config.steps })
 ---@param name "constant"|"cosine"|"linear"|"stable_decay"
@@ -94,9 +94,9 @@ end
 function M.named(name, given)
   local o = options.read("schedule.named", given, { warmup_steps = 0, total_steps = options.required,
     final_factor = 0 })
+  if name == "constant" then return M.warmup_constant { warmup_steps = o.warmup_steps } end
   local total = o.total_steps
   local warmup = math.min(o.warmup_steps, total)
-  if name == "constant" then return M.warmup_constant { warmup_steps = warmup } end
   local shaped = { warmup_steps = warmup, total_steps = total, final_factor = o.final_factor }
   if name == "cosine" then return M.warmup_cosine(shaped) end
   if name == "linear" then return M.warmup_linear(shaped) end
