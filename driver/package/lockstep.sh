@@ -18,7 +18,7 @@ found_torch="found none"
 # These need no torch.
 case ${1-} in
   --help | -h) exec cat "$prefix/lib/help.txt" ;;
-  --list) if [ $# = 1 ] || { [ "$2" = scripts ] && [ ! -e scripts ]; }; then exec cat "$prefix/lib/list.txt"; fi ;;
+  --list) if [ $# = 1 ] || { [ "$2" = scripts ] && [ ! -e scripts ]; }; then cat "$prefix/lib/list.txt" && echo "They are in $prefix/scripts, to be copied with the modules that they require." && exit; fi ;;
 esac
 
 # The scripts of the archive have their names of --list everywhere: scripts/NAME.lua, unless there is such a file here.

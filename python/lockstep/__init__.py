@@ -21,10 +21,17 @@ __all__ = ["__version__", *_MODULES, *_FUNCTIONS]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"lockstep.{name}")
-    if name in _FUNCTIONS:
-        return getattr(importlib.import_module(f"lockstep.{_FUNCTIONS[name]}"), name)
+    try:
+        if name in _MODULES:
+            return importlib.import_module(f"lockstep.{name}")
+        if name in _FUNCTIONS:
+            return getattr(importlib.import_module(f"lockstep.{_FUNCTIONS[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name == "torch":
+            raise ImportError(
+                f"lockstep.{name} needs torch, which this Python does not have: pip install torch"
+            ) from error
+        raise
     raise AttributeError(f"module 'lockstep' has no attribute '{name}'")
 
 

@@ -52,6 +52,9 @@ class Dataset:
         return self.length
 
     def __iter__(self) -> Iterator[int]:
+        """Goes on where it is. At the end of an epoch without set_epoch the same one begins again, as in torch's samplers."""
+        if self.taken == self.length:
+            self.set_epoch(self._options["epoch"])
         return self
 
     def __next__(self) -> int:
@@ -102,9 +105,10 @@ def dataset(
     """Iterates over the indices, 0 to size - 1, of this rank's samples in one epoch.
 
         indices = lockstep.sharding.dataset(len(samples), seed=1)
-        for index in indices:
-            train(samples[index])
-        indices.set_epoch(1)
+        loader = torch.utils.data.DataLoader(samples, batch_size=8, sampler=indices)
+        for epoch in range(3):
+            indices.set_epoch(epoch)     # without it every epoch has the same order
+            for batch in loader: ...
 
     Together the ranks see every sample once. If size is not a multiple of the number of ranks, some ranks have one more;
     drop_last leaves these out (`dropped` counts them), pad gives the others one from the beginning of the epoch (`padded`
@@ -198,6 +202,12 @@ class Packed:
 
 def _fields_of(sample: Any, number: int) -> dict[str, Any]:
     fields = dict(sample) if isinstance(sample, Mapping) else {"input_ids": sample}
+    for name, values in fields.items():
+        dim = values.dim() if hasattr(values, "dim") else 1 + (len(values) > 0 and hasattr(values[0], "__len__"))
+        if dim != 1 and name == "input_ids":
+            raise ValueError(
+                f"sharding.pack: sample {number}: input_ids must be ids in one dimension, not {dim}: a batch is no sample"
+            )
     if "input_ids" not in fields:
         raise ValueError(f"sharding.pack: sample {number} has no input_ids")
     length = len(fields["input_ids"])

@@ -381,8 +381,9 @@ def watch(timeout: float = 120, on_hang: str = "exit") -> None:
     it. One call of C++ that takes longer than `timeout` on a GPU, or a read of a file that does, looks like a hang: give
     more. Ends with the process group. A second call replaces the first.
 
-    Call it on every rank, after init_process_group. It does not wait for the other ranks. Does nothing without a process
-    group of several ranks. Raises ValueError for an option out of range.
+    Call it on every rank, after init_process_group. It does not wait for the other ranks. Does nothing on one
+    rank alone. Raises RuntimeError if a launcher has set WORLD_SIZE and there is no process group yet; ValueError for an
+    option out of range.
     """
     limit = _core.number(timeout, "timeout")
     if limit <= 0:
@@ -391,6 +392,11 @@ def watch(timeout: float = 120, on_hang: str = "exit") -> None:
         raise ValueError(f'watch: on_hang must be "exit" or "report", not {on_hang!r}')
     unwatch()
     members = _sockets.find_members()
+    if members is None and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise RuntimeError(
+            f"watch: WORLD_SIZE is {os.environ['WORLD_SIZE']}, but there is no process group: call watch after "
+            "torch.distributed.init_process_group"
+        )
     if members is None or len(members.ranks) == 1:
         return
     _WATCHERS.append(_Watcher(limit, on_hang, members))

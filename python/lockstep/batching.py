@@ -133,7 +133,8 @@ def plan(
     balance: "makespan" chooses packing and ranks together. "round_robin" packs first-fit-decreasing and deals the
         micro-batches out in turn, as prime-rl's pull request 1918 does.
     worth_a_step: share of the makespan that an additional micro-step must save; None: 0.005.
-    hosts: for a kind, the kinds whose micro-batches may also hold its samples: {"text": ["image"]}.
+    hosts: for a kind, the kinds whose micro-batches may also hold its samples: {"text": ["image"]}. Kinds that no sample
+        has are passed over.
     least_tokens, least_costs: of the shortest copy of each sample that still runs all modules of its kind. Padding
         micro-batches hold such copies. None: 1 token, without cost.
 
@@ -306,3 +307,11 @@ _SHAPE = frozenset(
         "vision_intermediate_size",
     )
 )
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("MicroBatch", "Report"):  # the types of prepare's results, which need torch
+        from lockstep import _prepare
+
+        return getattr(_prepare, name)
+    raise AttributeError(f"module 'lockstep.batching' has no attribute '{name}'")

@@ -24,10 +24,10 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any, Generic, TypeVar
 
 from lockstep import _core, _sockets
-from lockstep._dataset import Dataset, dataset, pack
+from lockstep._dataset import Dataset, Packed, dataset, pack
 from lockstep._guard import Guard
 
-__all__ = ["Dataset", "Guard", "Lockstep", "dataset", "lockstep", "pack", "weighted_mean"]
+__all__ = ["Dataset", "Guard", "Lockstep", "Packed", "dataset", "lockstep", "pack", "weighted_mean"]
 
 Batch = TypeVar("Batch")
 

@@ -59,6 +59,12 @@ class State:
     _marker: dict[str, Any] = dataclasses.field(repr=False)
     _files: dict[str, bytes | dict[str, Any]] = dataclasses.field(repr=False)
 
+    def __repr__(self) -> str:
+        return (
+            f"State(step={self.step}, world_size={self.world_size}, model of {len(self.model)} tensors, "
+            f"{len(self.tensors)} others)"
+        )
+
 
 def _checksum(data: bytes | bytearray) -> str:
     return f"{zlib.crc32(data):08x}"
@@ -88,7 +94,8 @@ def _read_marker(folder: pathlib.Path) -> dict[str, Any]:
 
 def latest(run: str | os.PathLike[str]) -> pathlib.Path:
     """Returns the newest whole state of a run's folder. Raises FileNotFoundError if there is none."""
-    root = pathlib.Path(run, "state")
+    root = pathlib.Path(run)
+    root = root if root.name == "state" else root / "state"
     folders = [path for path in root.glob("step-*") if _STEP.search(path.name) and (path / _MARKER).is_file()]
     if not folders:
         raise FileNotFoundError(f"{root} has no folder step-N with a {_MARKER}: the run has saved no state")

@@ -1,9 +1,12 @@
 """Tests lockstep.sharding on one rank, against references: what needs no torch."""
 
 import itertools
+import os
 import random
 import unittest
+import unittest.mock
 
+import lockstep
 from lockstep import sharding
 from lockstep._guard import fingerprint
 
@@ -121,6 +124,24 @@ class DatasetTest(unittest.TestCase):
                 sharding.dataset(**options)
 
 
+    def test_an_epoch_begins_again_where_no_other_is_set(self):
+        # What a DataLoader does with its sampler. Without it the second epoch would be empty.
+        indices = sharding.dataset(10, seed=3, rank=1, world=2)
+        next(indices)
+        self.assertEqual(len(list(indices)), 4)  # the rest
+        first = list(indices)
+        self.assertEqual((len(first), list(indices)), (5, first))
+        self.assertEqual(list(sharding.dataset(0, rank=0, world=1)), [])
+
+
+class WatchTest(unittest.TestCase):
+    def test_a_watch_before_the_process_group_is_an_error(self):
+        with unittest.mock.patch.dict(os.environ, {"WORLD_SIZE": "2"}):
+            with self.assertRaisesRegex(RuntimeError, "call watch after torch.distributed.init_process_group"):
+                lockstep.watch()
+        lockstep.watch()
+
+
 class PackTest(unittest.TestCase):
     def test_whole_stream_is_cut_in_order(self):
         for seed in range(100):
@@ -143,6 +164,10 @@ class PackTest(unittest.TestCase):
         packed = sharding.pack([[1] * 3, [2] * 3, [3] * 6, [4]], 5, split=False, drop_last=False)
         self.assertEqual([chunk["input_ids"] for chunk in packed], [[1] * 3, [2] * 3, [3] * 5, [4]])
         self.assertEqual(packed.dropped_tokens, 1)
+
+    def test_a_batch_is_no_sample(self):
+        with self.assertRaisesRegex(ValueError, "sample 0: input_ids must be ids in one dimension, not 2"):
+            list(sharding.pack([[[1, 2]]], 8))
 
     def test_mistakes_are_named(self):
         with self.assertRaisesRegex(ValueError, "seq_len must be at least 1, not 0"):

@@ -39,7 +39,8 @@ print("%d of %d" % topology.dp_info(1))')"
 expect "--list" "scripts/digits_mlp.lua " "$(run lockstep --list)"
 expect "--help" "  lockstep [OPTION]... SCRIPT" "$(run lockstep --help)"
 expect "--version" "lockstep $(run python -I -c 'import lockstep; print(lockstep.__version__)')" "$(run lockstep --version)"
-expect "no torch" "has no torch: install torch==2.11.0" "$(run lockstep script.lua)"
+expect "no torch" "has no torch: install torch==" "$(run lockstep script.lua)"
+expect "a module that needs torch" "lockstep.nn needs torch" "$(run python -I -c 'import lockstep; lockstep.nn')"
 
 # With torch. An install that nobody may write: a run leaves all in its own folders.
 site=$(run python -I -c 'import site; print(site.getsitepackages()[0])')
