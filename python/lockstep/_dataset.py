@@ -46,6 +46,7 @@ class Dataset:
         self._handle = made
         self.length, self.padded, self.dropped = counts
         self.taken = 0
+        self._has_ended = False
         self._block: list[int] = []
 
     def __len__(self) -> int:
@@ -53,7 +54,7 @@ class Dataset:
 
     def __iter__(self) -> Iterator[int]:
         """Goes on where it is. At the end of an epoch without set_epoch the same one begins again, as in torch's samplers."""
-        if self.taken == self.length:
+        if self._has_ended:
             self.set_epoch(self._options["epoch"])
         return self
 
@@ -63,6 +64,7 @@ class Dataset:
             count = _shard_next(self._handle, _BLOCK, indices)
             self._block = indices[:count][::-1]
             if count == 0:
+                self._has_ended = True
                 raise StopIteration
         self.taken += 1
         return self._block.pop()
