@@ -102,6 +102,11 @@ def number(value: Any, name: str) -> float:
     return result
 
 
+def line(text: str) -> bytes:
+    """Returns a text for a C function that reads up to the first zero byte."""
+    return text.replace("\0", "\\0").encode(errors="replace")
+
+
 def integers(values: Iterable[Any], name: str, code: str = "q") -> "array.array[int]":
     """Returns whole numbers as an array: of a list, an array of NumPy, a tensor of one dimension."""
     found: array.array[int] = _array(code, values, name, "whole numbers")
@@ -115,6 +120,8 @@ def floats(values: Iterable[Any], name: str) -> "array.array[float]":
 
 
 def _array(code: str, values: Any, name: str, kind: str) -> Any:
+    if isinstance(values, (str, bytes, bytearray)):
+        raise TypeError(f"{name} must be a sequence of {kind}, not {type(values).__name__}")
     given = values.tolist() if hasattr(values, "tolist") else values
     try:
         return array.array(code, given)

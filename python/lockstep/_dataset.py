@@ -140,9 +140,9 @@ def dataset(
             "start": 0,
             "tail": "drop" if drop_last else "pad" if pad else "uneven",
         }
-    options = dict(state)
+    options = _read_state(state)
     if rank is not None and world is not None:
-        return Dataset({**options, "rank": _core.whole(rank, "rank"), "world": _core.whole(world, "world")})
+        return Dataset({**options, "rank": _rank_of(rank, "rank"), "world": _rank_of(world, "world")})
     members = _sockets.find_members(group)
     if members is None:
         return Dataset({**options, "rank": 0, "world": 1})
@@ -150,6 +150,23 @@ def dataset(
     if collective is not None:
         _compare(collective, options)
     return Dataset({**options, "rank": members.position, "world": len(members.ranks)})
+
+
+def _read_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    names = {"size", "seed", "epoch", "shuffle", "start", "tail"}
+    if not isinstance(state, Mapping) or set(state) != names:
+        raise ValueError(f"sharding.dataset: a state is what Dataset.state returned, with {', '.join(sorted(names))}")
+    if state["tail"] not in ("uneven", "drop", "pad"):
+        raise ValueError(f'sharding.dataset: the tail of a state is "uneven", "drop" or "pad", not {state["tail"]!r}')
+    numbers = {name: _core.whole(state[name], name) for name in ("size", "seed", "epoch", "start")}
+    return {**numbers, "shuffle": bool(state["shuffle"]), "tail": state["tail"]}
+
+
+def _rank_of(value: Any, name: str) -> int:
+    number = _core.whole(value, name)
+    if not 0 <= number < 2**31:
+        raise ValueError(f"sharding.dataset: {name} must be from 0 to 2^31 - 1, not {number}")
+    return number
 
 
 def _compare(collective: _sockets.Collective, options: dict[str, Any]) -> None:
@@ -212,6 +229,10 @@ def _fields_of(sample: Any, number: int) -> dict[str, Any]:
             )
     if "input_ids" not in fields:
         raise ValueError(f"sharding.pack: sample {number} has no input_ids")
+    if "seq_lens" in fields:
+        raise ValueError(
+            f"sharding.pack: sample {number} has seq_lens, which is what a chunk has: is it packed already?"
+        )
     length = len(fields["input_ids"])
     for name, values in fields.items():
         if len(values) != length:
@@ -227,6 +248,12 @@ def _fields_of(sample: Any, number: int) -> dict[str, Any]:
 
 def _concatenate(samples: dict[int, dict[str, Any]], parts: list[list[int]]) -> dict[str, Any]:
     chunk: dict[str, Any] = {}
+    for sample, _, _ in parts:
+        other = set(samples[sample]) - set(samples[parts[0][0]])
+        if other:
+            raise ValueError(
+                f"sharding.pack: sample {sample} has {', '.join(sorted(other))}, which a sample before it has not"
+            )
     for name in samples[parts[0][0]]:
         pieces = []
         for sample, begin, end in parts:

@@ -55,7 +55,7 @@ def _of_tensor(tensor: Any) -> str:
     local = tensor.detach()
     if hasattr(local, "full_tensor"):  # a DTensor: its local part differs from rank to rank
         return f"{str(local.dtype).removeprefix('torch.')} {list(local.shape)} sharded"
-    local = local.cpu().contiguous()
+    local = local.resolve_conj().resolve_neg().cpu().contiguous()
     size = local.numel() * local.element_size()
     crc = zlib.crc32((ctypes.c_char * size).from_address(local.data_ptr())) if size else 0
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)} crc {crc:08x}"
@@ -123,9 +123,9 @@ class Guard:
         self._collective.wait(
             _check,
             self._handle,
-            str(label).encode(),
-            text.encode(errors="replace"),
-            _places.caller().encode(errors="replace"),
+            _core.line(str(label)),
+            _core.line(text),
+            _core.line(_places.caller()),
         )
 
     def __del__(self, delete: Any = _delete) -> None:  # at the end the module is empty

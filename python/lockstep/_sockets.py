@@ -16,7 +16,7 @@ import struct
 import sys
 import time
 import weakref
-from typing import Any, Callable
+from typing import Any, Callable, NoReturn
 
 from lockstep import _core
 
@@ -165,8 +165,12 @@ def wait(function: Callable[..., None], *arguments: Any) -> None:
     try:
         function(*arguments)
     except _core.Interrupted:
-        kind, value, _ = _take_interruption()
-        raise (value if isinstance(value, BaseException) else kind) from None
+        _raise_interruption()
+
+
+def _raise_interruption() -> NoReturn:
+    kind, value, _ = _take_interruption()
+    raise (value if isinstance(value, BaseException) else kind) from None
 
 
 def _take_interruption() -> list[Any]:
@@ -223,6 +227,7 @@ class Collective:
                 raise failure[0] from None
             raise
         self._handle = handle
+        _all.add(self)
 
     @property
     def handle(self) -> Any:
@@ -257,7 +262,10 @@ class Collective:
         """Calls a C function that waits for the other ranks. An interrupted wait closes the connection: the other ranks
         then get a ConnectionError that names this one."""
         try:
-            wait(function, *arguments)
+            function(*arguments)
+        except _core.Interrupted:
+            self.close()  # the others' answers would meet a later call
+            _raise_interruption()
         except (ConnectionError, TimeoutError, RuntimeError):
             raise
         except BaseException:
@@ -274,6 +282,18 @@ class Collective:
         if self._handle is not None:
             delete(self._handle)
 
+
+# A process that fork made must neither write into its parent's connections nor keep them open, by which the other ranks
+# see the parent's death: the workers of a DataLoader, for example.
+_all: "weakref.WeakSet[Collective]" = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for collective in list(_all):
+        collective.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
 
 # A connection ends with its process group, of which torch.distributed has the last reference.
 _collectives: "weakref.WeakKeyDictionary[Any, Collective]" = weakref.WeakKeyDictionary()

@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from lockstep import _core
+
 
 def _rows_of(whole: torch.Tensor, x: torch.Tensor, like_x: bool) -> torch.Tensor:
     """Returns [rows, ...] of an output's gradient, which has x's leading shape or one dimension in its place."""
@@ -234,9 +236,17 @@ class TiledForward:
 
     def run(self, x: torch.Tensor, surroundings: _Surroundings) -> _Outputs:
         outputs = _Outputs(x, self.name)
+        watched = {"its input": x, **{f"the buffer {name}": buffer for name, buffer in self.module.named_buffers()}}
+        versions = {name: tensor._version for name, tensor in watched.items() if not tensor.is_inference()}
         with torch.no_grad(), surroundings.with_autocast():
             for begin, end, tile in self.tiles_of(x):
                 outputs.add(self.rows(tile), begin, end)
+        for name, version in versions.items():
+            if watched[name]._version != version:
+                raise RuntimeError(
+                    f"{self.name}: forward changes {name} in place. It runs for each tile and again in backward, so a "
+                    "module that counts, as BatchNorm does in training, or that works in place on its input has no tiles"
+                )
         return outputs
 
     def add(self, sums: dict[int, torch.Tensor], owned: set[int], index: int, share: torch.Tensor) -> None:
@@ -286,7 +296,7 @@ class TiledForward:
 
 
 def _tile(module: torch.nn.Module, tiles: int, accumulate_fp32: bool) -> None:
-    if tiles < 1:
+    if _core.whole(tiles, "tiles") < 1:
         raise ValueError(f"tiles must be at least 1, not {tiles}")
     if isinstance(module.__dict__.get("forward"), TiledForward):
         raise ValueError(f"{type(module).__name__} runs in tiles already")
@@ -332,13 +342,16 @@ def tile(model: torch.nn.Module, names: Sequence[str], tiles: int = 4, *, accumu
 
     Raises ValueError if no module has one of the names.
     """
-    found = []
+    found: list[tuple[str, torch.nn.Module]] = []
     for pattern in names:
         expression = re.compile("[^.]*".join(map(re.escape, pattern.split("*"))))
-        matches = [(name, module) for name, module in model.named_modules() if expression.fullmatch(name)]
+        matches = [(name, module) for name, module in model.named_modules() if name and expression.fullmatch(name)]
         if not matches:
             raise ValueError(f'tile: no module of {type(model).__name__} is named "{pattern}"')
-        for name, module in matches:
-            _tile(module, tiles, accumulate_fp32)
-            found.append(name)
-    return found
+        found += matches
+    for name, module in found:
+        if isinstance(module.__dict__.get("forward"), TiledForward) or [each for each, _ in found].count(name) > 1:
+            raise ValueError(f"tile: {name} runs in tiles already, or two of the names are of it")
+    for _, module in found:
+        _tile(module, tiles, accumulate_fp32)
+    return [name for name, _ in found]

@@ -315,7 +315,8 @@ class _Watcher:
             states.append(state)
             silent.append(now - since)
         for rank, state in enumerate(states):
-            if state is None or state.ended or silent[rank] >= min(_SILENT_S, self._timeout):
+            # A thread is silent, too, while its main thread holds the interpreter's lock, as in a long sort.
+            if state is None or state.ended or silent[rank] >= min(self._timeout, max(_SILENT_S, self._timeout / 2)):
                 continue
             if silent[rank] > 2 * _WRITE_S or state.stuck_s < self._timeout - _WRITE_S:
                 return

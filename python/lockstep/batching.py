@@ -17,6 +17,7 @@ the C++ library batching (docs/batching.md); prime-rl's pull requests 1918 and 1
 import ctypes
 import dataclasses
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from lockstep import _core
@@ -67,6 +68,8 @@ class Plan:
         bounds = (ctypes.c_double * 3)()
         _read(made, self._kind, self._padding, self._costs, self._begins, self._ends, self._samples, bounds)
         self.makespan, self.ideal, self.lower_bound = bounds
+        for name in ("_kind", "_padding", "_costs", "_begins", "_ends", "_samples"):
+            setattr(self, name, list(getattr(self, name)))  # what pickle knows
 
     def _index(self, rank: int, step: int) -> int:
         if not 0 <= rank < self.ranks:
@@ -102,12 +105,12 @@ class Plan:
 
 def _number_kinds(kinds: Iterable[Hashable]) -> dict[Hashable, int]:
     """Numbers kinds in ascending order, so that the order of samples does not decide that of steps."""
-    distinct = set(kinds)
-    try:
-        ordered = sorted(distinct)  # type: ignore[type-var]
-    except TypeError:
-        raise TypeError("kinds must be of one type that can be sorted, as text or whole numbers") from None
-    return {kind: number for number, kind in enumerate(ordered)}
+    distinct: set[Any] = set(kinds)
+    # Others may have no order, or another one in another process.
+    if not any(all(isinstance(kind, type_) for kind in distinct) for type_ in (str, Integral)):
+        named = sorted({type(kind).__name__ for kind in distinct})
+        raise TypeError(f"kinds must be all text or all whole numbers, not {', '.join(named)}")
+    return {kind: number for number, kind in enumerate(sorted(distinct))}
 
 
 def plan(
@@ -159,7 +162,11 @@ def plan(
     }
     if worth_a_step is not None:
         options["worth_a_step"] = _core.number(worth_a_step, "worth_a_step")
+    if hosts is not None and not isinstance(hosts, Mapping):
+        raise TypeError(f'hosts must be a dictionary, as {{"text": ["image"]}}, not {hosts!r}')
     for rider, names in (hosts or {}).items():
+        if isinstance(names, str):
+            raise TypeError(f"hosts[{rider!r}] must be a list of kinds, not the text {names!r}")
         # A kind without samples hosts nothing here.
         numbered = sorted(numbers[name] for name in names if name in numbers)
         if rider in numbers and numbered:

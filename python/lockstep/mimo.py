@@ -103,7 +103,10 @@ class Ownership:
         return len(self.item_offsets) - 1
 
     def _offsets(self) -> dict[str, list[int]]:
-        return {"item_offsets": self.item_offsets, "token_offsets": self.token_offsets}
+        return {
+            "item_offsets": _core.integers(self.item_offsets, "item_offsets").tolist(),
+            "token_offsets": _core.integers(self.token_offsets, "token_offsets").tolist(),
+        }
 
     def rows(self, dp_rank: int, dp_size: int, rows_of: str = "tokens", uneven: bool = False) -> range:
         """Returns the rows of a replica. Those of all replicas concatenate to all rows.
@@ -362,8 +365,7 @@ class Topology:
             **{"from": _core.text(from_name, "from_name"), "to": _core.text(to_name, "to_name")},
             rows_of=_core.text(rows_of, "rows_of"),
             uneven=bool(uneven),
-            item_offsets=owners.item_offsets,
-            token_offsets=owners.token_offsets,
+            **owners._offsets(),
         )
         return Route(
             Side(**found["from"]),
@@ -392,7 +394,7 @@ class Topology:
 
     def draw(self, micro_batch_size: int = 0, *, svg: bool = False) -> str:
         """Returns a drawing of the modules' grids, of the replicas' samples and of the edges: text, or an SVG file."""
-        if micro_batch_size < 0:
+        if _core.whole(micro_batch_size, "micro_batch_size") < 0:
             raise ValueError(f"micro_batch_size must be at least 0, not {micro_batch_size}")
         found: str = self._call("draw", svg=bool(svg), **_wholes(micro_batch_size=micro_batch_size))
         return found
@@ -411,6 +413,10 @@ def topology(
     edges: pairs (from, to). None: every other module feeds "language".
     """
     described = []
+    if isinstance(modules, (str, Mapping)) or not all(isinstance(module, Mapping) for module in modules):
+        raise TypeError('modules must be a list of dictionaries, as [{"name": "language", "dp": 2}]')
+    if edges is not None and any(len(edge) != 2 or isinstance(edge, str) for edge in edges):
+        raise TypeError('edges must be pairs (from, to), as [("vision", "language")]')
     for i, module in enumerate(modules):
         unknown = [str(key) for key in module if key not in _MODULE_FIELDS]
         if unknown:

@@ -160,6 +160,13 @@ def attention(
     """
     if seq_lens is not None and cu_seqlens is not None:
         raise ValueError("attention: give seq_lens or cu_seqlens, not both")
+    if cu_seqlens is not None and cu_seqlens.device != q.device:
+        raise ValueError(f"attention: q is on {q.device}, but cu_seqlens on {cu_seqlens.device}")
+    if seq_lens is not None:
+        if not all(isinstance(length, int) for length in seq_lens):  # torch.compile reads this line, too
+            raise TypeError(f"attention: seq_lens must be whole numbers, not {seq_lens}")
+        if max(seq_lens, default=0) > q.shape[0]:
+            raise ValueError(f"attention: a sequence of {max(seq_lens)} tokens is longer than the {q.shape[0]} of q")
     if q.device.type not in ("cpu", "meta"):
         if seq_lens is None:
             seq_lens = [q.shape[0]] if cu_seqlens is None else cu_seqlens.diff().tolist()

@@ -21,6 +21,7 @@ import ctypes
 import math
 import struct
 from collections.abc import Callable, Generator, Iterable
+from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
 from lockstep import _core, _sockets
@@ -53,7 +54,7 @@ class _Agreement:
     def offer(self, has: bytes, error: str = "") -> None:
         if self._collective is not None:
             _ = self._collective.handle  # an error if it is closed
-        _offer(self._handle, has, error.encode(errors="replace"))
+        _offer(self._handle, has, _core.line(error))
 
     def decide(self) -> bool:
         go = ctypes.c_int32()
@@ -245,7 +246,7 @@ def lockstep(
     Raises, at the same step on every rank: the exception of a rank's iterable or filler, on that rank, and a RuntimeError
     with the rank and the exception on the others; RuntimeError with the ranks if the policies differ, or if a rank without
     any batch needs a filler; ConnectionError with the rank that was lost; TimeoutError with the ranks that stayed away for
-    as long as a collective of the group may take. Ctrl-C ends a wait within a second.
+    as long as a collective of the group may take. Ctrl-C ends a wait within a second, and closes the connection.
     """
     return Lockstep(iterable, policy, group, filler, read_ahead)
 
@@ -255,8 +256,8 @@ def weighted_mean(value: Any, weight: Any, group: Any = None) -> float:
 
         mean = lockstep.sharding.weighted_mean(loss_sum / max(count, 1), count)   # of all samples, not of the ranks' means
 
-    value, weight: a number or a tensor of one element. A weight of 0 leaves out the value, which may then be NaN. Computes in
-    float64. The sum over ranks is exact, and so does not depend on their order. (In Lua the first argument is the sum.)
+    value, weight: a number or a tensor of one element. A weight of 0 leaves out the value, which may then be NaN. The result
+    is the float64 nearest to the exact mean of the float64 values. (In Lua the first argument is the sum.)
 
     Collective. Raises ValueError on every rank if all weights are 0, or with the rank whose weight is negative or whose
     value or weight is NaN or infinite.
@@ -264,7 +265,7 @@ def weighted_mean(value: Any, weight: Any, group: Any = None) -> float:
     try:
         own = (float(value), float(weight))
         mistake: Exception | None = None
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         own = (math.nan, math.nan)
         mistake = TypeError(
             f"sharding.weighted_mean: value and weight must be numbers or tensors of one element: {error}"
@@ -284,7 +285,7 @@ def weighted_mean(value: Any, weight: Any, group: Any = None) -> float:
                 f"sharding.weighted_mean: the value of rank {rank} is {each:g}, with weight {of:g}; give a "
                 "value that does not count the weight 0"
             )
-    total = math.fsum(of for _, of in pairs)
+    total = sum(Fraction(of) for _, of in pairs)
     if total == 0:
         raise ValueError(f"sharding.weighted_mean: the weights of all {len(ranks)} ranks are 0, so there is no mean")
-    return math.fsum(each * of for each, of in pairs if of > 0) / total
+    return float(sum(Fraction(each) * Fraction(of) for each, of in pairs if of > 0) / total)

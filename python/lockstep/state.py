@@ -16,6 +16,7 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import zlib
 from typing import Any
 
@@ -23,7 +24,8 @@ import torch
 
 _MARKER = "complete.json"
 _FORMAT = 1
-_STEP = re.compile(r"step-(\d+)$")
+_STEP = re.compile(r"step-(\d+)")
+_FILE = re.compile(r"(model|state)-\d+-of-\d+\.safetensors|model\.safetensors\.index\.json")
 # The names of safetensors (https://github.com/huggingface/safetensors, "Format").
 _DTYPES = {
     "F64": torch.float64,
@@ -85,6 +87,12 @@ def _read_marker(folder: pathlib.Path) -> dict[str, Any]:
         raise ValueError(f"{path} is no JSON: {error}") from None
     if not isinstance(marker, dict) or marker.get("crc32") != _checksum_of_marker(marker):
         raise ValueError(f"{path} does not match its own checksum: it was changed, or is torn")
+    whole = [marker.get(key) for key in ("format", "step", "world_size")]
+    if not all(isinstance(each, int) for each in whole) or not isinstance(marker.get("files"), dict):
+        raise ValueError(f"{path} has no format, step, world_size and files")
+    for name, expected in marker["files"].items():
+        if not _FILE.fullmatch(name) or not isinstance(expected, dict) or not {"bytes", "crc32"} <= set(expected):
+            raise ValueError(f"{path} names {name!r}, which is no file of a state")
     if marker["format"] > _FORMAT:
         raise ValueError(
             f"{path} is of format {marker['format']}, and this package reads up to {_FORMAT}: use a newer one"
@@ -96,7 +104,7 @@ def latest(run: str | os.PathLike[str]) -> pathlib.Path:
     """Returns the newest whole state of a run's folder. Raises FileNotFoundError if there is none."""
     root = pathlib.Path(run)
     root = root if root.name == "state" else root / "state"
-    folders = [path for path in root.glob("step-*") if _STEP.search(path.name) and (path / _MARKER).is_file()]
+    folders = [path for path in root.glob("step-*") if _STEP.fullmatch(path.name) and (path / _MARKER).is_file()]
     if not folders:
         raise FileNotFoundError(f"{root} has no folder step-N with a {_MARKER}: the run has saved no state")
     return max(folders, key=lambda path: int(path.name[5:]))
@@ -120,6 +128,8 @@ def _parse(path: pathlib.Path, data: bytearray) -> tuple[dict[str, Any], dict[st
         if name == "__metadata__":
             continue
         dtype, shape, (first, last) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        if not all(isinstance(each, int) and each >= 0 for each in (*shape, first, last)):
+            raise ValueError(f"{path}: {name} has the shape {shape} and the place {first} to {last}")
         if dtype not in _DTYPES:
             raise ValueError(f"{path}: {name} has the dtype {dtype}, which is not known here")
         size = math.prod(shape) * _DTYPES[dtype].itemsize
@@ -142,7 +152,7 @@ def load(path: str | os.PathLike[str]) -> State:
     Raises ValueError, with the file, if a file is torn or belongs to another state; FileNotFoundError without a state.
     """
     folder = pathlib.Path(path)
-    if not _STEP.search(folder.name) and not (folder / _MARKER).exists():
+    if not _STEP.fullmatch(folder.name) and not (folder / _MARKER).exists():
         folder = latest(folder)
     marker = _read_marker(folder)
     state = State(marker["step"], marker["world_size"], {}, {}, marker, {})
@@ -160,14 +170,19 @@ def load(path: str | os.PathLike[str]) -> State:
         if not name.endswith(".safetensors"):
             state._files[name] = bytes(data)
             continue
-        header, tensors = _parse(file, data)
+        try:
+            header, tensors = _parse(file, data)
+        except (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+            if str(error).startswith(str(file)):
+                raise
+            raise ValueError(f"{file} has a header that is none of safetensors: {error!r}") from error
         state._files[name] = header
         (state.model if name.startswith("model-") else state.tensors).update(tensors)
     return state
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
-    flat = tensor.detach().cpu().contiguous()
+    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     return ctypes.string_at(flat.data_ptr(), flat.nbytes) if flat.numel() else b""
 
 
@@ -197,6 +212,8 @@ def save(state: State, path: str | os.PathLike[str]) -> None:
             if key not in given:
                 raise ValueError(f"the tensor {key} is missing")
             tensor = given[key]
+            if not isinstance(tensor, torch.Tensor) or tensor.is_meta:
+                raise ValueError(f"{key} must be a tensor with values, not {type(tensor).__name__}")
             left[kind].discard(key)
             if list(tensor.shape) != entry["shape"] or tensor.dtype != _DTYPES[entry["dtype"]]:
                 raise ValueError(
@@ -215,6 +232,8 @@ def save(state: State, path: str | os.PathLike[str]) -> None:
     marker["crc32"] = _checksum_of_marker(marker)
     # Complete, or absent: as the program's own saves.
     part = folder.with_name(name + ".lockstep-part")
+    if part.exists():  # of a save that was killed
+        shutil.rmtree(part)
     part.mkdir(parents=True)
     contents[_MARKER] = (json.dumps(marker, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
     for file, data in contents.items():

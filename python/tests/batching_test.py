@@ -1,5 +1,6 @@
 """Tests lockstep.batching: Python gets the planner's plans, by the rules that plan_test.cc holds the planner to."""
 
+import pickle
 import random
 import unittest
 
@@ -82,7 +83,7 @@ class PlanTest(unittest.TestCase):
             ({"tokens": 3}, TypeError, "tokens must be a sequence of whole numbers"),
             ({"tokens": [2**70]}, ValueError, "tokens: "),
             ({"kinds": ["a"]}, ValueError, "kinds has 1 values, but there are 2 samples"),
-            ({"kinds": ["a", 1]}, TypeError, "kinds must be of one type"),
+            ({"kinds": ["a", 1]}, TypeError, "kinds must be all text or all whole numbers, not int, str"),
             ({"costs": [1, float("nan")]}, ValueError, "sample 1 costs nan"),
             ({"costs": [1]}, ValueError, "costs has 1 values"),
             ({"least_tokens": [1]}, ValueError, "least_tokens has 1 values"),
@@ -92,6 +93,9 @@ class PlanTest(unittest.TestCase):
             ({"ranks": "2"}, TypeError, "ranks must be a whole number, not '2'"),
             ({"seq_len": 1.5}, TypeError, "seq_len must be a whole number, not 1.5"),
             ({"seq_len": 0}, ValueError, "seq_len"),
+            ({"tokens": b"12345678"}, TypeError, "tokens must be a sequence of whole numbers, not bytes"),
+            ({"hosts": {"text": "image"}}, TypeError, "hosts['text'] must be a list of kinds"),
+            ({"hosts": ["text"]}, TypeError, "hosts must be a dictionary"),
             ({"balance": "best"}, ValueError, 'balance must be "makespan" or "round_robin", not "best"'),
             ({"worth_a_step": float("nan")}, ValueError, "worth_a_step must be finite"),
             ({"worth_a_step": -1}, ValueError, "worth_a_step"),
@@ -99,6 +103,17 @@ class PlanTest(unittest.TestCase):
             with self.subTest(wrong=wrong), self.assertRaises(error) as caught:
                 lockstep.batching.plan(**{**good, **wrong})
             self.assertIn(message, str(caught.exception))
+
+    def test_kinds_without_an_order_of_their_own_are_refused(self):
+        # Sets are sorted by inclusion, so these come in the order of their hashes: another one in each process.
+        for kinds in ([frozenset(["a"]), frozenset(["b"])], [float("nan"), float("nan")], [("a",), ("b",)]):
+            with self.assertRaisesRegex(TypeError, "kinds must be all text or all whole numbers"):
+                lockstep.batching.plan([1, 1], kinds, ranks=1, seq_len=4)
+
+    def test_a_plan_can_be_sent_to_another_process(self):
+        plan = lockstep.batching.plan([3, 2, 1], ranks=2, seq_len=4)
+        copy = pickle.loads(pickle.dumps(plan))
+        self.assertEqual([copy.at(rank, 0) for rank in range(2)], [plan.at(rank, 0) for rank in range(2)])
 
     def test_places_outside_the_plan_are_errors(self):
         plan = lockstep.batching.plan([1], ranks=2, seq_len=4)

@@ -76,6 +76,12 @@ class OwnershipTest(unittest.TestCase):
             mimo.ownership(items=[1] * 6).rows(0, 4)
         with self.assertRaisesRegex(ValueError, "each of the samples 0 to 1 once"):
             mimo.ownership(items=[1, 1]).reordered([0, 0])
+        with self.assertRaisesRegex(TypeError, "token_offsets must be a sequence of whole numbers"):
+            mimo.Ownership([0, 1, 2], [0, 2.9, 4.9]).rows(0, 1)
+        with self.assertRaisesRegex(TypeError, "modules must be a list of dictionaries"):
+            mimo.topology(4, "vision")
+        with self.assertRaisesRegex(TypeError, "edges must be pairs"):
+            mimo.topology(1, [{"name": "language"}], [("a", "b", "c")])
         with self.assertRaisesRegex(ValueError, "5 items in all"):
             mimo.Ownership([0, 5], [0, 1]).rows(0, 1)
 

@@ -11,7 +11,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from lockstep import sharding
+from lockstep import _sockets, sharding
 
 
 def expect(error, message, function):
@@ -228,9 +228,41 @@ def ctrl_c_ends_a_wait_within_a_second_and_other_signals_do_not(rank, size):
         expect(ConnectionError, "rank 0 was lost", lambda: sharding.weighted_mean(1, 1, group=group))
 
 
+def an_error_of_a_signal_handler_closes_the_connection(rank, size):
+    # Left open, it would give the answers of this mean to the next one.
+    group = dist.new_group([0, 1])
+    if rank < 2:
+        sharding.weighted_mean(1, 1, group=group)
+    if rank == 0:
+
+        def refuse(*_):
+            raise TimeoutError("of the handler")
+
+        signal.signal(signal.SIGALRM, refuse)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        expect(TimeoutError, "of the handler", lambda: sharding.weighted_mean(100, 1, group=group))
+        expect(RuntimeError, "is closed", lambda: sharding.weighted_mean(1, 1, group=group))
+    dist.barrier()
+
+
+def a_child_of_fork_leaves_the_connections_alone(rank, size):
+    loop = iter(sharding.lockstep(range(3)))
+    next(loop)
+    child = os.fork()
+    if child == 0:
+        del loop  # as at the end of a program: it would tell the others to stop
+        os._exit(0 if all(each.is_closed for each in _sockets._all) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(list(loop)) == 2
+    assert sharding.weighted_mean(rank, 1) == 1
+
+
 def a_rank_that_dies_is_named(rank, size):
     for step, _ in enumerate(sharding.lockstep(range(2)) if rank == 2 else range(1)):
         if step == 1:
+            # The child has what this process has open, as a worker of a DataLoader. It outlives it by a while.
+            if os.fork() == 0:
+                time.sleep(30)
             os._exit(0)
     if rank == 2:
         return
@@ -265,6 +297,8 @@ CASES = [
     a_guard_names_the_rank_that_stays_away,
     shards_hold_every_sample_once_and_options_are_compared,
     ctrl_c_ends_a_wait_within_a_second_and_other_signals_do_not,
+    an_error_of_a_signal_handler_closes_the_connection,
+    a_child_of_fork_leaves_the_connections_alone,
     a_rank_that_dies_is_named,
 ]
 

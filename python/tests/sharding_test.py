@@ -123,7 +123,6 @@ class DatasetTest(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, message):
                 sharding.dataset(**options)
 
-
     def test_an_epoch_begins_again_where_no_other_is_set(self):
         # What a DataLoader does with its sampler. Without it the second epoch would be empty.
         indices = sharding.dataset(10, seed=3, rank=1, world=2)
@@ -132,6 +131,14 @@ class DatasetTest(unittest.TestCase):
         first = list(indices)
         self.assertEqual((len(first), list(indices)), (5, first))
         self.assertEqual(list(sharding.dataset(0, rank=0, world=1)), [])
+
+    def test_a_state_of_somebody_else_is_refused(self):
+        state = sharding.dataset(10, rank=0, world=1).state()
+        for change in ({"size": 4.9}, {"tail": "dropp"}, {"more": 1}):
+            with self.assertRaisesRegex((TypeError, ValueError), "whole number|tail of a state|a state is what"):
+                sharding.dataset(state={**state, **change}, rank=0, world=1)
+        with self.assertRaisesRegex(ValueError, "world must be from 0 to"):
+            sharding.dataset(4, rank=0, world=2**62)
 
 
 class WatchTest(unittest.TestCase):
@@ -164,6 +171,12 @@ class PackTest(unittest.TestCase):
         packed = sharding.pack([[1] * 3, [2] * 3, [3] * 6, [4]], 5, split=False, drop_last=False)
         self.assertEqual([chunk["input_ids"] for chunk in packed], [[1] * 3, [2] * 3, [3] * 5, [4]])
         self.assertEqual(packed.dropped_tokens, 1)
+
+    def test_no_field_is_dropped(self):
+        with self.assertRaisesRegex(ValueError, "sample 1 has labels, which a sample before it has not"):
+            list(sharding.pack([{"input_ids": [1, 2]}, {"input_ids": [3, 4], "labels": [7, 8]}], 4))
+        with self.assertRaisesRegex(ValueError, "sample 0 has seq_lens"):
+            list(sharding.pack([{"input_ids": [1, 2], "seq_lens": [1, 1]}], 4))
 
     def test_a_batch_is_no_sample(self):
         with self.assertRaisesRegex(ValueError, "sample 0: input_ids must be ids in one dimension, not 2"):

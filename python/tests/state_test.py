@@ -1,5 +1,6 @@
 """Tests lockstep.state on states that the program has saved on two ranks."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -59,6 +60,15 @@ class StateTest(unittest.TestCase):
                 (TEMPORARY / "same/state/step-00000002" / path.name).read_bytes(), path.read_bytes(), path.name
             )
 
+    def test_a_view_that_is_conjugated_is_written_as_it_is(self):
+        value = torch.tensor([1 + 2j]).conj()
+        self.assertEqual(state._bytes_of(value), state._bytes_of(torch.tensor([1 - 2j])))
+
+    def test_a_save_that_was_killed_is_in_nobodys_way(self):
+        (TEMPORARY / "killed/state/step-00000002.lockstep-part").mkdir(parents=True)
+        self.copy("killed", lambda loaded: None)
+        self.assertEqual(state.load(TEMPORARY / "killed").step, 2)
+
     def test_a_run_goes_on_from_changed_weights(self):
         self.copy("changed", lambda loaded: loaded.model["0.weight"].zero_())
         self.assertEqual(train(TEMPORARY / "changed", 2)["0.weight"], 0)
@@ -111,6 +121,20 @@ class StateTest(unittest.TestCase):
             folder = write(f"damaged{i}", change)
             with self.subTest(message=message), self.assertRaisesRegex(ValueError, message):
                 state.load(folder)
+        # A name that leads out of the folder, and a header behind a checksum that matches.
+        for name, text, message in (
+            ("../secret", b"", "no file of a state"),
+            (weights, b"\x08" + bytes(7) + b'{"a":[3]', "header that is none of safetensors"),
+        ):
+            marker = json.loads((self.folder / "complete.json").read_bytes())
+            marker["files"] = {name: {"bytes": len(text), "crc32": state._checksum(text)}}
+            marker["crc32"] = state._checksum_of_marker(marker)
+            forged = TEMPORARY / f"forged{len(text)}" / "step-00000002"
+            forged.mkdir(parents=True)
+            (forged / weights).write_bytes(text)
+            (forged / "complete.json").write_text(json.dumps(marker))
+            with self.subTest(message=message), self.assertRaisesRegex(ValueError, message):
+                state.load(forged)
         (folder / "complete.json").unlink()
         with self.assertRaisesRegex(ValueError, "is no whole state"):
             state.load(folder)

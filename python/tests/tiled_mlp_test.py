@@ -233,6 +233,22 @@ class Tiled(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "no gradients of gradients, but backward has create_graph=True"):
             torch.autograd.grad(TiledMLP(Module(torch.relu))(x).sum(), x, create_graph=True)
 
+    def test_a_module_that_changes_what_it_reads_has_no_tiles(self):
+        # Without the check: counts of every tile and of backward again; a weight's gradient that is twice too large.
+        class InPlace(torch.nn.Linear):
+            def forward(self, x):
+                return super().forward(x.mul_(2))
+
+        x = torch.randn(1, 8, HIDDEN)
+        with self.assertRaisesRegex(RuntimeError, "forward changes its input in place"):
+            TiledMLP(InPlace(HIDDEN, HIDDEN))(x * 1.0)
+        norm = torch.nn.Sequential(
+            torch.nn.Flatten(0, -2), torch.nn.BatchNorm1d(HIDDEN), torch.nn.Unflatten(0, (1, -1))
+        )
+        with self.assertRaisesRegex(RuntimeError, "forward changes the buffer 1.num_batches_tracked in place"):
+            TiledMLP(norm)(x)
+        TiledMLP(norm.eval())(x)
+
     def test_the_package_lists_the_module(self):
         self.assertIn("nn", dir(lockstep))
 
