@@ -38,12 +38,12 @@ def fingerprint(value: Any) -> str:
         return "[" + ", ".join(map(fingerprint, value)) + "]"
     if hasattr(value, "data_ptr") and hasattr(value, "untyped_storage"):
         return _of_tensor(value)
-    if hasattr(value, "dtype") and hasattr(value, "tobytes") and getattr(value, "shape", ()):
+    if hasattr(value, "dtype") and hasattr(value, "tobytes") and value.shape:
         return f"{value.dtype} {list(value.shape)} crc {zlib.crc32(value.tobytes()):08x}"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return type(value).__name__ + fingerprint(fields)
-    if type(value).__repr__ is object.__repr__ or callable(value):
+    if getattr(type(value), "__repr__") is object.__repr__ or callable(value):
         raise TypeError(
             f"sharding.Guard: a {type(value).__name__} has no text that is equal on every rank; give its fields, "
             "as numbers, text, lists, dictionaries or tensors"

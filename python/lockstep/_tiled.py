@@ -275,7 +275,7 @@ class TiledForward:
                 f"{self.name}: the input must be a floating-point tensor [..., tokens, hidden], got {x.dtype} "
                 f"{list(x.shape)}"
             )
-        fsdp = sys.modules.get("torch.distributed.fsdp")
+        fsdp: Any = sys.modules.get("torch.distributed.fsdp")
         for name, part in self.module.named_modules() if fsdp is not None else ():
             if name and isinstance(part, fsdp.FSDPModule):
                 raise RuntimeError(

@@ -12,6 +12,7 @@ fullgraph=True, except TiledMLP, which torch.compile runs as it is. The source i
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -242,7 +243,7 @@ class TiledCrossEntropy(torch.nn.Module):
         accumulate_fp32: bool = False,
     ) -> None:
         super().__init__()
-        self.options = {
+        self.options: dict[str, Any] = {
             "ignore_index": ignore_index,
             "reduction": reduction,
             "label_smoothing": label_smoothing,
