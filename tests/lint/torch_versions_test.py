@@ -52,7 +52,9 @@ class TorchVersionsTest(unittest.TestCase):
                 with self.subTest(folder):
                     ended = self.set_up(folder)
 
-                    self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+                    self.assertEqual(ended.returncode, 0)
+                    warning = f"setup: torch {version} is not tested: CONTRIBUTING.md, \"Another torch\", says what is known to fail\n"
+                    self.assertEqual(ended.stderr, "" if version == "2.11.0" else warning)
                     self.assertIn(f"build --repo_env=LIBTORCH={folder}\n", (self.top / ".bazelrc.setup").read_text())
 
     def test_others_are_refused_in_one_line(self):
