@@ -11,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include "base/torch/versions/collectives.h"
 #include "c10/util/Exception.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -114,14 +113,14 @@ TEST(StrictBackend, CarriesWhatNcclCarries) {
     EXPECT_TRUE(rank != 1 || at::equal(seven, at::full({2}, 7.0)));
 
     at::Tensor all = at::zeros({6}), own = at::full({2}, static_cast<double>(rank));
-    base::AllGatherSingle(group, all, own)->wait();
+    group._allgather_base(all, own, {})->wait();
     EXPECT_TRUE(at::equal(all, at::arange(3).repeat_interleave(2).to(at::kFloat)));
 
     // Rank r gives 1, 2, 3 elements to ranks 0, 1, 2.
     at::Tensor given = at::full({6}, static_cast<double>(rank)),
                taken = at::zeros({3 * (rank + 1)});
     std::vector<int64_t> takes(3, rank + 1), gives = {1, 2, 3};
-    base::AllToAllSingle(group, taken, given, takes, gives)->wait();
+    group.alltoall_base(taken, given, takes, gives, {})->wait();
     EXPECT_EQ(taken.sum().item<double>(), 3 * (rank + 1));
     group.barrier({})->wait();
   });
