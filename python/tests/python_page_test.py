@@ -30,6 +30,8 @@ class PageTest(unittest.TestCase):
         for begin, block in blocks()[1:]:
             lines += [""] * (begin - len(lines)) + block
         program = pathlib.Path(os.environ["TEST_TMPDIR"]).absolute() / "page.py"
+        # torchrun starts Python with -u, by which the words of two ranks mix in one line.
+        lines[0] = "import sys; sys.stdout = open(1, 'w', buffering=1, closefd=False)"
         program.write_text("\n".join(lines) + "\n")
         code, _, output = torchrun(2, program)
         self.assertEqual(code, 0, output)
