@@ -104,6 +104,21 @@ class PlanTest(unittest.TestCase):
                 lockstep.batching.plan(**{**good, **wrong})
             self.assertIn(message, str(caught.exception))
 
+    def test_round_robin_deals_micro_batches_in_turn(self):
+        # By size: 5 and 3 fill a micro-batch, 5 and 3 another, 4 is left. The second step has the first one's copy.
+        plan = lockstep.batching.plan([5, 5, 4, 3, 3], ranks=2, seq_len=8, balance="round_robin")
+        self.assertEqual([[plan.at(rank, step) for rank in range(2)] for step in range(2)], [[[0, 3], [1, 4]], [[2], [0, 3]]])
+        self.assertLess(lockstep.batching.plan([5, 5, 4, 3, 3], ranks=2, seq_len=8).makespan, plan.makespan)
+
+    def test_worth_a_step_trades_steps_for_makespan(self):
+        tokens = [3, 2, 5, 2, 8, 8, 8, 7, 4, 2, 8, 1]
+        costs = [count * count for count in tokens]
+        spread, packed = (
+            lockstep.batching.plan(tokens, costs=costs, ranks=2, seq_len=16, worth_a_step=share) for share in (0, 1)
+        )
+        self.assertGreater(spread.micro_steps, packed.micro_steps)
+        self.assertLess(spread.makespan, packed.makespan)
+
     def test_kinds_without_an_order_of_their_own_are_refused(self):
         # Sets are sorted by inclusion, so these come in the order of their hashes: another one in each process.
         for kinds in ([frozenset(["a"]), frozenset(["b"])], [float("nan"), float("nan")], [("a",), ("b",)]):

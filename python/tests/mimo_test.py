@@ -49,6 +49,23 @@ class OwnershipTest(unittest.TestCase):
                     )
                     self.assertEqual(table.reordered(order).rows_per_sample(rows_of), [owners.count(s) for s in order])
 
+    def test_uneven_parts_differ_by_one_sample(self):
+        table = mimo.ownership(items=[1, 1, 0, 2, 1], tokens=[2, 3, 4, 5, 6])
+        topology = mimo.topology(3, [{"name": "vision", "dp": 2}, {"name": "language", "first_rank": 2}])
+        for call in (
+            lambda: table.rows(0, 2),
+            lambda: table.slice(0, 2),
+            lambda: topology.validate(micro_batch_size=5),
+            lambda: topology.route("vision", "language", table),
+        ):
+            with self.assertRaisesRegex(ValueError, "5 is not divisible by"):
+                call()
+        self.assertEqual([table.rows(part, 2, uneven=True) for part in range(2)], [range(5), range(5, 20)])
+        self.assertEqual(table.slice(1, 2, uneven=True).rows_per_sample(), [9, 6])
+        topology.validate(micro_batch_size=5, uneven=True)
+        route = topology.route("vision", "language", table, uneven=True)
+        self.assertEqual(route.transfers, [(0, 2, range(5)), (1, 2, range(5, 20))])
+
     def test_tokens_of_a_grid(self):
         table = mimo.ownership(items=[1, 1], grid_thw=[[1, 4, 4], [2, 2, 2]], merge=2)
         self.assertEqual(table.rows_per_sample(), [4, 2])

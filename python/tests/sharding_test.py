@@ -58,6 +58,9 @@ class LockstepTest(unittest.TestCase):
 class MeanTest(unittest.TestCase):
     def test_one_rank(self):
         self.assertEqual(sharding.weighted_mean(2.5, 4), 2.5)
+        # Products of floats would be rounded, infinite, and 0.
+        for value, weight in ((0.1, 3), (1e308, 10), (1e-300, 1e-300)):
+            self.assertEqual(sharding.weighted_mean(value, weight), value)
         for value, weight, message in (
             (1, 0, "the weights of all 1 ranks are 0"),
             (1, -1, "weight of rank 0 is -1"),
