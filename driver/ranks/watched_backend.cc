@@ -16,7 +16,7 @@ std::string DescribeTensors(at::TensorList tensors) {
   constexpr size_t kShown = 8;
   std::vector<std::string> parts;
   for (const at::Tensor& tensor : tensors.slice(0, std::min(tensors.size(), kShown))) {
-    parts.push_back(absl::StrCat(c10::getDtypeNames(tensor.scalar_type()).first, " {",
+    parts.push_back(absl::StrCat(std::string(c10::getDtypeNames(tensor.scalar_type()).first), " {",
                                  absl::StrJoin(tensor.sizes(), ", "), "}"));
   }
   if (tensors.size() > kShown) parts.push_back(absl::StrCat("... ", tensors.size(), " in all"));

@@ -30,7 +30,7 @@ struct Header {
 
 Header HeaderOf(const at::Tensor& x, const std::string& place) {
   return {static_cast<int64_t>(x.nbytes()), c10::DeviceTypeName(x.device().type(), true),
-          absl::StrCat(c10::getDtypeNames(x.scalar_type()).first, " {",
+          absl::StrCat(std::string(c10::getDtypeNames(x.scalar_type()).first), " {",
                        absl::StrJoin(x.sizes(), ", "), "}"),
           place};
 }
