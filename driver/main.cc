@@ -15,6 +15,7 @@
 #include "base/version.h"
 #include "c10/util/Exception.h"
 #include "c10/util/Logging.h"
+#include "driver/files/files.h"
 #include "driver/launch/launcher.h"
 #include "driver/launch/list_scripts.h"
 #include "driver/launch/rank.h"
@@ -96,6 +97,9 @@ int Main(const std::vector<std::string>& arguments) {
     }
     RunRank(*command_line, RankEnvironment{});
   }
+  // `lockstep check` is a script of the Lua library, unless there is a file of that name.
+  if (command_line->script == "check" && !std::filesystem::exists("check"))
+    command_line->script = FindRunfile("driver/lualib/commands/check.lua");
   const std::string cannot = "cannot run \"" + command_line->script + "\": ";
   const std::string problem = ScriptProblem(command_line->script);
   if (!problem.empty()) return Complain(cannot + problem);

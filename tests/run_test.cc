@@ -246,6 +246,29 @@ TEST(Session, ExitSaysHowToLeaveAndASessionThatWritesNothingLeavesNoFolder) {
   EXPECT_THAT(folder.List("runs"), ElementsAre(StartsWith("interactive-")));
 }
 
+// --- The check of ranks --------------------------------------------------------------------------
+
+TEST(Check, TriesTheRanksAndIsNoFile) {
+  const Folder folder;
+
+  const Ended ended = RunOne(Lockstep(folder, {"--nproc", "2", "check", "--set", "seconds=0",
+                                               "--set", "slower=1e9", "--set", "megabytes=1"}));
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("rank  host"), HasSubstr("2 ranks are well\n")));
+  EXPECT_THAT(folder.List("runs"), ElementsAre(StartsWith("check-")));
+}
+
+TEST(Check, LeavesItsNameToAFile) {
+  const Folder folder;
+  folder.Write("check", "print('my own check')");
+
+  const Ended ended = RunOne(Lockstep(folder, {"--nproc", "1", "check"}));
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(ended.out, "my own check\n");
+}
+
 // --- The run's folder ----------------------------------------------------------------------------
 
 constexpr char kLoggingScript[] =

@@ -30,6 +30,8 @@ expect() {
 expect "the folder of torch" "sum	3	1" "$(lockstep LIBTORCH="$libtorch" -- --nproc 1 script.lua)"
 expect "a site-packages" "sum	3	1" "$(lockstep LIBTORCH="${libtorch%/torch}" -- --nproc 1 script.lua)"
 expect "two ranks" "sum	3	2" "$(lockstep LIBTORCH="$libtorch" -- --nproc 2 script.lua)"
+expect "the check of ranks" "2 ranks are well" \
+  "$(lockstep LIBTORCH="$libtorch" -- --nproc 2 check --set seconds=0 --set slower=1e9 --set megabytes=1)"
 expect "a script of the archive is there" "digits" "$(lockstep LIBTORCH="$libtorch" -- --list lockstep/scripts)"
 
 # A Python that would import this torch, and one that would import another version.

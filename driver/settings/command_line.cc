@@ -15,6 +15,8 @@ const char kUsage[] =
 
   ./run [OPTION]... SCRIPT [OPTION]... [ARGUMENT]...
   ./run                       an interactive session
+  ./run check                 tries every rank's device and the ways between ranks, and names what
+                              is wrong or slow
   ./run --list [FOLDER]       the scripts of a folder, of scripts/ unless named, and what each does
 
   --nproc N        ranks to start on this machine; default: one for each GPU, or 2 without a GPU
