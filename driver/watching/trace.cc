@@ -42,8 +42,8 @@ Trace::Trace(std::string path, const TraceOptions& options) : path_(std::move(pa
   if (at::hasCUDA()) {
     activities.insert(ActivityType::CUDA);
   } else {
-    // Kineto, when it starts, would complain that this machine has no GPU.
-    setenv("KINETO_LOG_LEVEL", "5", /*overwrite=*/0);
+    // Kineto would complain that this machine has no GPU, and from torch 2.15 on say that it starts.
+    setenv("KINETO_LOG_LEVEL", "6", /*overwrite=*/0);
   }
   const ProfilerConfig config(ProfilerState::KINETO, options.record_shapes, options.profile_memory);
   try {

@@ -5,12 +5,14 @@
 ---     local norm = optim.clip_grad_norm(model:parameters(), 1.0)
 ---     optimizer:step(schedule(step)); optimizer:zero_grad()
 
+local adafactor = require "lockstep.optim.adafactor"
 local adamw = require "lockstep.optim.adamw"
 local clipping = require "lockstep.optim.clipping"
 local core = require "lockstep.core"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local groups = require "lockstep.optim.groups"
 local grad_scaler = require "lockstep.optim.grad_scaler"
+local lion = require "lockstep.optim.lion"
 local muon = require "lockstep.optim.muon"
 local optimizer = require "lockstep.optim.optimizer"
 local options = require "lockstep.options"
@@ -96,6 +98,41 @@ function M.SGD(params, opts) return optimizer.new(sgd, params, opts) end
 ---@param opts optim.MuonOptions?
 ---@return optim.Optimizer
 function M.Muon(params, opts) return optimizer.new(muon, params, opts) end
+
+---@class optim.LionOptions
+---@field lr number? default 1e-4
+---@field betas number[]? default {0.9, 0.99}: of the update, and of the momentum
+---@field weight_decay number? default 0
+---@field master ("float32"|"stochastic"|"none")? as for optim.AdamW
+---@field states torch.dtype? of the momentum, as for optim.AdamW
+
+--- Constructor: moves each weight by lr, in the direction of the sign of its averaged gradient. It keeps one moment,
+--- where AdamW keeps two. The authors advise a learning rate 3 to 10 times below AdamW's, and a weight decay as many
+--- times above.
+---
+--- Source: arXiv 2302.06675, algorithm 2.
+---@param params torch.Tensor[]|table[]
+---@param opts optim.LionOptions?
+---@return optim.Optimizer
+function M.Lion(params, opts) return optimizer.new(lion, params, opts) end
+
+---@class optim.AdafactorOptions
+---@field lr number? the largest step, relative to the weights' root mean square; default 1e-2
+---@field beta2_decay number? the squares of step t weigh t ^ beta2_decay; default -0.8
+---@field eps number[]? default {2^-23, 1e-3}: least squares, and the least size of weights that steps are relative to
+---@field d number? the root mean square that an update is cut to; default 1
+---@field weight_decay number? default 0
+---@field master ("float32"|"stochastic"|"none")? as for optim.AdamW
+
+--- Constructor: AdamW without a momentum. In place of all squares it keeps the mean squares of a matrix's rows and
+--- columns: 4 (rows + columns) bytes, where AdamW's moments take 8 rows columns. Steps are relative to the size of the
+--- weights. Parameters of a sharded model, and those that are split over ranks, are an error.
+---
+--- Source: arXiv 1804.04235, as torch.optim.Adafactor computes it.
+---@param params torch.Tensor[]|table[]
+---@param opts optim.AdafactorOptions?
+---@return optim.Optimizer
+function M.Adafactor(params, opts) return optimizer.new(adafactor, params, opts) end
 
 --- Scales the gradients so that their joint norm is at most `max_norm`; returns the norm before,
 --- a scalar tensor (no transfer from the device), in float32 for gradients of lower precision. Where gradients are

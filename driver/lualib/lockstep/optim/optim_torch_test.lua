@@ -24,6 +24,10 @@ local CASES = {
   sgd_momentum = { 1e-6, function(p) return optim.SGD(p, { lr = 0.05, momentum = 0.9, weight_decay = 0.1 }) end },
   sgd_nesterov = { 1e-6, function(p) return optim.SGD(p, { lr = 0.05, momentum = 0.8, nesterov = true }) end },
   adamw = { 1e-6, function(p) return optim.AdamW(p, { lr = 0.01, weight_decay = 0.1 }) end },
+  adafactor = { 1e-6, function(p) return optim.Adafactor(p, { lr = 0.05 }) end },
+  adafactor_decay = { 1e-6, function(p)
+    return optim.Adafactor(p, { lr = 0.1, beta2_decay = -0.5, d = 1.5, weight_decay = 0.1, eps = { 1e-6, 1e-2 } })
+  end },
   ["muon.float32"] = { 1e-6, muon "float32" },
   ["muon.bfloat16"] = { 5e-3, muon "bfloat16" },
   ["muon_rms.float32"] = { 1e-6, muon_rms "float32" },
@@ -54,7 +58,7 @@ for case, c in pairs(CASES) do
 end
 
 t.test("Bfloat16ParametersFollowTheirFloat32Masters", function()
-  for _, case in ipairs { "sgd_momentum", "muon.float32" } do
+  for _, case in ipairs { "sgd_momentum", "adafactor", "muon.float32" } do
     local params, optimizer = train(CASES[case][2], torch.bfloat16)
     for name, p in pairs(params) do
       local master = optimizer.state[p].master
@@ -65,7 +69,7 @@ t.test("Bfloat16ParametersFollowTheirFloat32Masters", function()
 end)
 
 t.test("AStateGoesOnInAnotherOptimizer", function()
-  for _, case in ipairs { "sgd_momentum", "muon.float32" } do
+  for _, case in ipairs { "sgd_momentum", "adafactor", "muon.float32" } do
     local params, optimizer = train(CASES[case][2], torch.float32)
     local copy = params.tall:detach():clone():requires_grad_(true)
     local other_wide = params.wide:detach():clone():requires_grad_(true)
@@ -114,6 +118,57 @@ t.test("AGradientOfZeroMovesNothingInMuon", function()
   t.equal(p:detach(), torch.ones({ 2, 3 }))
 end)
 
+--- Returns a weight and its momentum after a step by the formulas of arXiv 2302.06675.
+local function lion_by_hand(w, m, g, lr, o)
+  local update = o.betas[1] * m + (1 - o.betas[1]) * g
+  local sign = update > 0 and 1 or update < 0 and -1 or 0
+  return w - lr * (sign + o.weight_decay * w), o.betas[2] * m + (1 - o.betas[2]) * g
+end
+
+t.test("LionIsThePapersInRandomCases", function()
+  for seed = 1, 20 do
+    math.randomseed(seed)
+    torch.manual_seed(seed)
+    local o = { lr = 0.1 * math.random(), betas = { math.random(), math.random() },
+      weight_decay = seed % 2 * math.random() }
+    local p = torch.randn({ 3, math.random(5) }, { dtype = torch.float64 }):requires_grad_(true)
+    local w, m = p:detach():flatten():totable(), {}
+    local optimizer = optim.Lion({ p }, o)
+    for i in ipairs(w) do m[i] = 0 end
+    for step = 0, 6 do
+      local grad = torch.randn(p.shape, { dtype = torch.float64 })
+      for i, g in ipairs(grad:flatten():totable()) do
+        w[i], m[i] = lion_by_hand(w[i], m[i], g, o.lr * (1 - step / 9), o)
+      end
+      p.grad = grad
+      optimizer:step(1 - step / 9)
+    end
+    t.near(p:detach():flatten(), torch.tensor(w, { dtype = torch.float64 }), 1e-12, "case " .. seed)
+    t.near(optimizer.state[p].exp_avg:flatten(), torch.tensor(m, { dtype = torch.float64 }), 1e-12, "case " .. seed)
+  end
+end)
+
+t.test("AdafactorKeepsRowsAndColumns", function()
+  local shapes = {
+    { {}, variance = {} },
+    { { 5 }, variance = { 5 } },
+    { { 6, 4 }, row_var = { 6, 1 }, col_var = { 1, 4 } },
+    { { 2, 6, 4 }, row_var = { 2, 6, 1 }, col_var = { 2, 1, 4 } },
+  }
+  for _, expected in ipairs(shapes) do
+    local p = torch.ones(expected[1], { dtype = torch.bfloat16 }):requires_grad_(true)
+    local optimizer = optim.Adafactor { p }
+    p.grad = torch.ones_like(p)
+    optimizer:step(torch.tensor(0.5))
+    local state = optimizer.state[p]
+    for _, name in ipairs { "variance", "row_var", "col_var" } do
+      t.equal(state[name] and state[name]:size(), expected[name], name)
+      t.truthy(not state[name] or state[name].dtype == torch.float32)
+    end
+    t.truthy(p:detach():min():item() < 1)
+  end
+end)
+
 t.test("OptimizersRefuseWhatTheyCannotDo", function()
   local p = torch.ones({ 2, 3 }):requires_grad_(true)
   local vector = torch.ones({ 3 }):requires_grad_(true)
@@ -123,6 +178,14 @@ t.test("OptimizersRefuseWhatTheyCannotDo", function()
     { optim.SGD, { p }, { dampening = 0.1 }, 'optim.SGD: unknown option "dampening"' },
     { optim.SGD, { p }, { lr = -1 }, "optim.SGD: lr must be a number of at least 0, not -1" },
     { optim.SGD, {}, {}, "optim.SGD: a group must have parameters, not an empty array" },
+    { optim.Lion, { p }, { betas = { 0.9, 1 } }, "optim.Lion: betas must be numbers from 0 to below 1, not 1" },
+    { optim.Lion, { p }, { eps = 1 }, 'optim.Lion: unknown option "eps"' },
+    { optim.Adafactor, { p }, { beta2_decay = 1 },
+      "optim.Adafactor: beta2_decay must be a number of at most 0, not 1" },
+    { optim.Adafactor, { p }, { eps = { 1 } },
+      "optim.Adafactor: eps must be two numbers, as in {1e-7, 1e-3}, not an array" },
+    { optim.Adafactor, { p }, { d = 0.5 }, "optim.Adafactor: d must be a number of at least 1, not 0.5" },
+    { optim.Adafactor, { p }, { states = torch.bfloat16 }, "optim.Adafactor: states must be torch.float32, not" },
     { optim.Muon, { p, vector }, {}, "optim.Muon: parameter 2 has shape {3}, and only matrices can be made orthogonal; "
       .. "give it to optim.AdamW" },
     { optim.Muon, { p }, { momentum = 1 }, "optim.Muon: momentum must be a number from 0 to below 1, not 1" },

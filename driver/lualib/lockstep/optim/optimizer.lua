@@ -1,7 +1,7 @@
 --- The parts that all optimizers share: groups of parameters, their state, and the way through a step.
 ---
 --- A table of its own (OptimizerKind) describes an optimizer: its options, its moments, and a function that updates
---- a bucket of parameters. See adamw.lua, sgd.lua and muon.lua.
+--- a bucket of parameters. See adamw.lua, and the others of this folder.
 
 local clipping = require "lockstep.optim.clipping"
 local core = require "lockstep.core"
@@ -20,13 +20,15 @@ local torch = require "lockstep.torch"
 ---@field check fun(group: table, check: fun(holds: boolean, what: string, value: any)) of a group's options
 ---@field check_parameter (fun(p: torch.Tensor, what: string))? raises where the optimizer cannot update it
 ---@field moments fun(group: table): string[] names of the tensors that are kept for each parameter
+---@field own_state (fun(p: torch.Tensor, policy: optim.Policy): table<string, torch.Tensor>)? what is kept besides, in
+---any shape: bucket.states has it, and `update` writes it
 ---@field is_collective boolean? whether all ranks must call `update` equally often
 ---@field takes_all_dtypes (fun(p: torch.Tensor): boolean)? whether `update` takes p, its master, gradient and moments
 ---in their own dtypes, rounds, and counts the step. Otherwise they are copied to one dtype
 ---@field takes_grad_scale boolean? whether `update` multiplies gradients by grad_scale as it reads them
 ---@field update fun(bucket: optim.Bucket, group: table, lr: number|torch.Tensor, grad_scale: torch.Tensor?)
 
---- Updates parameters by their gradients. Made by optim.AdamW, optim.SGD and optim.Muon.
+--- Updates parameters by their gradients. Made by optim.AdamW and the others of this module.
 ---@class optim.Optimizer
 ---@field groups table[] each with params, lr and the other options; scripts may change the options between steps. A
 ---graph (lockstep.graph) then records again, which takes time: give `step` a factor for what changes often
@@ -135,6 +137,7 @@ local function state_of(self, p, moments, policy)
     end
     check_layout(self, p)
     state = precision.new_state(p, policy)
+    if self.kind.own_state then state = plain.copy(state, self.kind.own_state(p:detach(), policy)) end
     self.state[p] = state
   end
   for _, moment in ipairs(moments) do
@@ -248,7 +251,7 @@ local STEP = { max_grad_norm = options.optional }
 --- With `max_grad_norm` it scales the gradients first, so that their joint 2-norm is at most that number. It returns
 --- the norm before, as optim.clip_grad_norm does. The norm is over all parameters of this optimizer. In
 --- optim.AdamW gradients are multiplied as they are read. This saves a pass over memory, leaves p.grad as it was, and
---- does not round gradients of low precision again. SGD, Muon and all optimizers of a sharded model
+--- does not round gradients of low precision again. The others, and all optimizers of a sharded model
 --- (sharding.fully_shard) multiply p.grad first. For a sharded model the optimizer must have all of its trained
 --- parameters, no others.
 ---@param factor (number|torch.Tensor)? multiplies each group's lr: what a schedule returns; default 1. A tensor of one

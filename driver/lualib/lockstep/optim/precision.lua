@@ -138,6 +138,7 @@ end
 ---@field params torch.Tensor[] these, grads, steps and moments are what the kernel takes
 ---@field grads torch.Tensor[]
 ---@field steps torch.Tensor[]
+---@field states table<string, torch.Tensor>[] all that the optimizer keeps of a parameter
 ---@field moments table<string, torch.Tensor[]> by name
 ---@field takes_all_dtypes boolean whether the kernel takes, and rounds, each tensor in its own dtype
 ---@field kernel_masters torch.Tensor[] if so: the masters, of all parameters or of none,
@@ -158,7 +159,8 @@ function M.bucket(moments, takes_all_dtypes)
   for _, name in ipairs(moments) do by_name[name] = {} end
   return setmetatable({
     takes_all_dtypes = takes_all_dtypes, kernel_masters = {}, salts = {},
-    owners = {}, params = {}, grads = {}, grad_dtypes = {}, steps = {}, moments = by_name, names = moments, copied = 0,
+    owners = {}, params = {}, grads = {}, grad_dtypes = {}, steps = {}, states = {}, moments = by_name, names = moments,
+    copied = 0,
     sources = {}, copies = {}, results = {}, targets = {}, roundings = {}, masters = {},
   }, Bucket)
 end
@@ -268,7 +270,7 @@ end
 function Bucket:add(p, state, policy, position)
   local n = #self.params + 1
   if state.master then table.insert(self.masters, { p, state.master }) end
-  self.owners[n], self.steps[n] = p, state.step
+  self.owners[n], self.steps[n], self.states[n] = p, state.step, state
   -- One of the two makes functions, which LuaJIT does not compile.
   if self.takes_all_dtypes then
     self:add_as_is(p, state, policy, position)

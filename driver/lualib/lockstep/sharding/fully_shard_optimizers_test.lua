@@ -75,6 +75,17 @@ t.test("SgdWithMomentumTrainsShardsAsReplicas", function()
   end, plain_step) < 1e-5)
 end)
 
+t.test("LionTrainsShardsAsReplicas", function()
+  t.truthy(distance({}, function(model)
+    return optim.Lion(model:parameters(), { lr = 0.01, weight_decay = 0.1 })
+  end, plain_step) < 1e-5)
+end)
+
+t.test("AdafactorRefusesShards", function()
+  t.raises('("embedding.weight") is sharded, and means of its rows and columns would be of one rank\'s part; use '
+    .. "optim.AdamW", optim.Adafactor, sharding.fully_shard(fixture.net()):parameters())
+end)
+
 t.test("AutocastTrainsShardsAsReplicas", function()
   local seen
   local function step(optimizer, loss)

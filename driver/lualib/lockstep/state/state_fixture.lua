@@ -39,10 +39,11 @@ function Net:init(hidden)
 end
 function Net:forward(x) return self.fc(self.embed(x) * self.scale) end
 
-function M.new_objects(hidden)
+--- `make`: the optimizer; default optim.AdamW.
+function M.new_objects(hidden, make)
   local model = Net(hidden or 4)
-  local optimizer = optim.AdamW({ { params = { model.embed.weight }, lr = 0.1 }, { params = model.fc:parameters() } },
-    { lr = 0.01 })
+  local groups = { { params = { model.embed.weight }, lr = 0.1 }, { params = model.fc:parameters() } }
+  local optimizer = (make or optim.AdamW)(groups, { lr = 0.01 })
   return { model = model, optimizer = optimizer, data = sharding.dataset { size = 50, seed = 3 }, best = { loss = 9 } }
 end
 

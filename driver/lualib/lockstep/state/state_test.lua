@@ -20,25 +20,27 @@ local write_file = fixture.write_file
 -- There and back --------------------------------------------------------------------------------------
 
 t.test("AResumedRunContinuesAsIfItHadNeverStopped", function()
-  new_folder()
-  torch.manual_seed(1)
-  math.randomseed(1)
-  local objects = new_objects()
-  run:state(objects)
-  train(objects, 3)
-  objects.best.loss = 0.25
-  run:save { step = 3 }
-  local expected = { train(objects, 4), state_of(objects), torch.randn({ 3 }), math.random() }
+  for _, make in ipairs { optim.AdamW, optim.SGD, optim.Lion, optim.Adafactor } do
+    new_folder()
+    torch.manual_seed(1)
+    math.randomseed(1)
+    local objects = new_objects(4, make)
+    run:state(objects)
+    train(objects, 3)
+    objects.best.loss = 0.25
+    run:save { step = 3 }
+    local expected = { train(objects, 4), state_of(objects), torch.randn({ 3 }), math.random() }
 
-  torch.manual_seed(99)
-  math.randomseed(99)
-  local others = new_objects()
-  train(others, 1)
-  run:state(others)
-  t.equal(run:resume(), 3)
-  t.equal(others.best, { loss = 0.25 })
+    torch.manual_seed(99)
+    math.randomseed(99)
+    local others = new_objects(4, make)
+    train(others, 1)
+    run:state(others)
+    t.equal(run:resume(), 3)
+    t.equal(others.best, { loss = 0.25 })
 
-  t.equal({ train(others, 4), state_of(others), torch.randn({ 3 }), math.random() }, expected)
+    t.equal({ train(others, 4), state_of(others), torch.randn({ 3 }), math.random() }, expected)
+  end
 end)
 
 t.test("TheGroupsOfAnOptimizerComeBackAndWhatChangesIsSaid", function()
