@@ -53,26 +53,10 @@ absl::Status CheckPositive(const std::pair<const char*, int64_t>& field) {
 }
 
 absl::Status CheckNotNegative(const TransformerShape& s) {
-  const std::pair<const char*, int64_t> fields[] = {
-      {"num_key_value_heads", s.num_key_value_heads},
-      {"head_dim", s.head_dim},
-      {"q_lora_rank", s.q_lora_rank},
-      {"kv_lora_rank", s.kv_lora_rank},
-      {"qk_nope_head_dim", s.qk_nope_head_dim},
-      {"qk_rope_head_dim", s.qk_rope_head_dim},
-      {"v_head_dim", s.v_head_dim},
-      {"intermediate_size", s.intermediate_size},
-      {"num_experts", s.num_experts},
-      {"moe_intermediate_size", s.moe_intermediate_size},
-      {"shared_expert_intermediate_size", s.shared_expert_intermediate_size},
-      {"first_k_dense_replace", s.first_k_dense_replace},
-      {"vision_hidden_size", s.vision_hidden_size},
-      {"vision_depth", s.vision_depth},
-      {"vision_intermediate_size", s.vision_intermediate_size}};
-  for (const auto& [name, value] : fields) {
-    if (value < 0)
+  for (const auto& [name, value] : kShapeFields) {
+    if (s.*value < 0)
       return absl::InvalidArgumentError(
-          absl::StrCat("batching: ", name, " must be at least 0, not ", value));
+          absl::StrCat("batching: ", name, " must be at least 0, not ", s.*value));
   }
   return absl::OkStatus();
 }

@@ -60,6 +60,35 @@ struct TransformerShape {
   int64_t vision_intermediate_size = 0;
 };
 
+// A field of TransformerShape by its name.
+struct ShapeField {
+  const char* name;
+  int64_t TransformerShape::*value;
+};
+
+inline constexpr ShapeField kShapeFields[] = {
+    {"hidden_size", &TransformerShape::hidden_size},
+    {"num_hidden_layers", &TransformerShape::num_hidden_layers},
+    {"vocab_size", &TransformerShape::vocab_size},
+    {"num_attention_heads", &TransformerShape::num_attention_heads},
+    {"num_key_value_heads", &TransformerShape::num_key_value_heads},
+    {"head_dim", &TransformerShape::head_dim},
+    {"q_lora_rank", &TransformerShape::q_lora_rank},
+    {"kv_lora_rank", &TransformerShape::kv_lora_rank},
+    {"qk_nope_head_dim", &TransformerShape::qk_nope_head_dim},
+    {"qk_rope_head_dim", &TransformerShape::qk_rope_head_dim},
+    {"v_head_dim", &TransformerShape::v_head_dim},
+    {"intermediate_size", &TransformerShape::intermediate_size},
+    {"num_experts", &TransformerShape::num_experts},
+    {"num_experts_per_tok", &TransformerShape::num_experts_per_tok},
+    {"moe_intermediate_size", &TransformerShape::moe_intermediate_size},
+    {"shared_expert_intermediate_size", &TransformerShape::shared_expert_intermediate_size},
+    {"first_k_dense_replace", &TransformerShape::first_k_dense_replace},
+    {"vision_hidden_size", &TransformerShape::vision_hidden_size},
+    {"vision_depth", &TransformerShape::vision_depth},
+    {"vision_intermediate_size", &TransformerShape::vision_intermediate_size},
+};
+
 // Cost of one sequence of L tokens: linear * L + quadratic * L^2.
 struct SequenceCost {
   double linear = 0;

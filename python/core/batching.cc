@@ -52,30 +52,8 @@ absl::StatusOr<batching::PlanOptions> ReadOptions(const json& given) {
 
 batching::TransformerShape ReadShape(const json& config) {
   batching::TransformerShape shape;
-  const std::map<std::string, int64_t*> fields = {
-      {"hidden_size", &shape.hidden_size},
-      {"num_hidden_layers", &shape.num_hidden_layers},
-      {"vocab_size", &shape.vocab_size},
-      {"num_attention_heads", &shape.num_attention_heads},
-      {"num_key_value_heads", &shape.num_key_value_heads},
-      {"head_dim", &shape.head_dim},
-      {"q_lora_rank", &shape.q_lora_rank},
-      {"kv_lora_rank", &shape.kv_lora_rank},
-      {"qk_nope_head_dim", &shape.qk_nope_head_dim},
-      {"qk_rope_head_dim", &shape.qk_rope_head_dim},
-      {"v_head_dim", &shape.v_head_dim},
-      {"intermediate_size", &shape.intermediate_size},
-      {"num_experts", &shape.num_experts},
-      {"num_experts_per_tok", &shape.num_experts_per_tok},
-      {"moe_intermediate_size", &shape.moe_intermediate_size},
-      {"shared_expert_intermediate_size", &shape.shared_expert_intermediate_size},
-      {"first_k_dense_replace", &shape.first_k_dense_replace},
-      {"vision_hidden_size", &shape.vision_hidden_size},
-      {"vision_depth", &shape.vision_depth},
-      {"vision_intermediate_size", &shape.vision_intermediate_size},
-  };
-  for (const auto& [name, field] : fields) {
-    if (config.contains(name)) *field = config[name];
+  for (const auto& [name, field] : batching::kShapeFields) {
+    if (config.contains(name)) shape.*field = config[name];
   }
   return shape;
 }

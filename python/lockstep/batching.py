@@ -199,24 +199,41 @@ class SequenceCost:
         return self.linear * length + self.quadratic * length * length
 
 
-def transformer_cost(**config: int) -> tuple[SequenceCost, SequenceCost]:
+def transformer_cost(
+    *,
+    hidden_size: int = 0,
+    num_hidden_layers: int = 0,
+    vocab_size: int = 0,
+    num_attention_heads: int = 0,
+    num_key_value_heads: int = 0,
+    head_dim: int = 0,
+    q_lora_rank: int = 0,
+    kv_lora_rank: int = 0,
+    qk_nope_head_dim: int = 0,
+    qk_rope_head_dim: int = 0,
+    v_head_dim: int = 0,
+    intermediate_size: int = 0,
+    num_experts: int = 0,
+    num_experts_per_tok: int = 0,
+    moe_intermediate_size: int = 0,
+    shared_expert_intermediate_size: int = 0,
+    first_k_dense_replace: int = 0,
+    vision_hidden_size: int = 0,
+    vision_depth: int = 0,
+    vision_intermediate_size: int = 0,
+) -> tuple[SequenceCost, SequenceCost]:
     """Returns the costs of a sequence and of an image for a forward pass of a decoder and its vision tower.
 
-    The names are those of Hugging Face's config.json: hidden_size, num_hidden_layers, vocab_size, num_attention_heads,
-    num_key_value_heads, head_dim, intermediate_size, num_experts, num_experts_per_tok, moe_intermediate_size,
-    shared_expert_intermediate_size, first_k_dense_replace, q_lora_rank, kv_lora_rank, qk_nope_head_dim,
-    qk_rope_head_dim, v_head_dim; and vision_hidden_size, vision_depth, vision_intermediate_size.
+    The names are those of Hugging Face's config.json. 0 stands for a part that the model does not have.
 
         sequence, image = lockstep.batching.transformer_cost(hidden_size=4096, num_hidden_layers=36, ...)
         plan = lockstep.batching.plan(tokens, costs=[sequence(n) for n in tokens], ranks=8, seq_len=32768)
 
-    Raises ValueError with the field that is missing or negative, TypeError for another name.
+    Raises ValueError with the field that is missing or negative.
     """
-    unknown = sorted(set(config) - _SHAPE)
-    if unknown:
-        raise TypeError(f"transformer_cost has no argument {', '.join(unknown)}; it knows {', '.join(sorted(_SHAPE))}")
+    config = {name: _core.whole(value, name) for name, value in locals().items()}
     costs = (ctypes.c_double * 4)()
-    _transformer_cost(_core.encode({name: _core.whole(value, name) for name, value in config.items()}), costs)
+    _transformer_cost(_core.encode(config), costs)
     return SequenceCost(costs[0], costs[1]), SequenceCost(costs[2], costs[3])
 
 
@@ -288,32 +305,6 @@ def prepare(
         token_types=token_types,
         placeholders=placeholders,
     )
-
-
-_SHAPE = frozenset(
-    (
-        "hidden_size",
-        "num_hidden_layers",
-        "vocab_size",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-        "q_lora_rank",
-        "kv_lora_rank",
-        "qk_nope_head_dim",
-        "qk_rope_head_dim",
-        "v_head_dim",
-        "intermediate_size",
-        "num_experts",
-        "num_experts_per_tok",
-        "moe_intermediate_size",
-        "shared_expert_intermediate_size",
-        "first_k_dense_replace",
-        "vision_hidden_size",
-        "vision_depth",
-        "vision_intermediate_size",
-    )
-)
 
 
 def __getattr__(name: str) -> Any:

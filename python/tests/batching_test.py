@@ -150,7 +150,7 @@ class TransformerCostTest(unittest.TestCase):
     def test_mistakes_are_named(self):
         with self.assertRaisesRegex(ValueError, "num_hidden_layers"):
             lockstep.batching.transformer_cost(hidden_size=64)
-        with self.assertRaisesRegex(TypeError, "no argument layers"):
+        with self.assertRaisesRegex(TypeError, "argument 'layers'"):
             lockstep.batching.transformer_cost(hidden_size=64, layers=3)
         with self.assertRaisesRegex(TypeError, "hidden_size must be a whole number"):
             lockstep.batching.transformer_cost(hidden_size=64.5)

@@ -481,32 +481,9 @@ int Wait(lua_State* state) {
 
 // transformer_cost(fields) -> linear, quadratic, image_linear, image_quadratic.
 int TransformerCost(lua_State* state) {
-  const std::pair<const char*, int64_t batching::TransformerShape::*> kFields[] = {
-      {"hidden_size", &batching::TransformerShape::hidden_size},
-      {"num_hidden_layers", &batching::TransformerShape::num_hidden_layers},
-      {"vocab_size", &batching::TransformerShape::vocab_size},
-      {"num_attention_heads", &batching::TransformerShape::num_attention_heads},
-      {"num_key_value_heads", &batching::TransformerShape::num_key_value_heads},
-      {"head_dim", &batching::TransformerShape::head_dim},
-      {"q_lora_rank", &batching::TransformerShape::q_lora_rank},
-      {"kv_lora_rank", &batching::TransformerShape::kv_lora_rank},
-      {"qk_nope_head_dim", &batching::TransformerShape::qk_nope_head_dim},
-      {"qk_rope_head_dim", &batching::TransformerShape::qk_rope_head_dim},
-      {"v_head_dim", &batching::TransformerShape::v_head_dim},
-      {"intermediate_size", &batching::TransformerShape::intermediate_size},
-      {"num_experts", &batching::TransformerShape::num_experts},
-      {"num_experts_per_tok", &batching::TransformerShape::num_experts_per_tok},
-      {"moe_intermediate_size", &batching::TransformerShape::moe_intermediate_size},
-      {"shared_expert_intermediate_size",
-       &batching::TransformerShape::shared_expert_intermediate_size},
-      {"first_k_dense_replace", &batching::TransformerShape::first_k_dense_replace},
-      {"vision_hidden_size", &batching::TransformerShape::vision_hidden_size},
-      {"vision_depth", &batching::TransformerShape::vision_depth},
-      {"vision_intermediate_size", &batching::TransformerShape::vision_intermediate_size},
-  };
   ReadTable(state, 1, "batching.cost.transformer: the argument");
   batching::TransformerShape shape;
-  for (const auto& [name, field] : kFields) {
+  for (const auto& [name, field] : batching::kShapeFields) {
     lua_getfield(state, 1, name);
     if (!lua_isnil(state, -1))
       shape.*field =
