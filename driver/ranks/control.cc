@@ -17,22 +17,22 @@
 #include "driver/ranks/script_calls.h"
 #include "driver/ranks/watched_backend.h"
 #include "driver/watching/own_work.h"
-#include "sharding/agreement/c10d_collective.h"
 #include "sharding/agreement/socket_collective.h"
 
 namespace lockstep::driver {
 namespace {
-
-constexpr size_t kMaxRanksOnSockets = 64;
 
 // Through the run's store.
 sharding::SocketCollective::Exchange ExchangeThrough(const World& world, const std::string& name,
                                                      const std::vector<int>& ranks,
                                                      const std::string& title,
                                                      std::chrono::milliseconds timeout) {
-  return [store = world.store, rank = world.environment.rank, name, ranks, title,
-          timeout](const std::string& own) -> absl::StatusOr<std::vector<std::string>> {
-    Meeting meeting = MeetInStore(*store, name, rank, ranks, own, timeout);
+  return [store = world.store, rank = world.environment.rank, name, ranks, title, timeout](
+             const std::string& own,
+             const std::vector<int>& positions) -> absl::StatusOr<std::vector<std::string>> {
+    std::vector<int> asked;
+    for (const int position : positions) asked.push_back(ranks[static_cast<size_t>(position)]);
+    Meeting meeting = MeetInStore(*store, name, rank, asked, own, timeout);
     if (meeting.absent.empty()) return std::move(meeting.values);
     return absl::DeadlineExceededError(
         DescribeAbsence(absl::StrCat("meeting of ", title), meeting, timeout));
@@ -122,10 +122,6 @@ std::unique_ptr<sharding::Collective> Connect(const World& world, const std::vec
                                               const GroupPurpose& purpose,
                                               const std::string& name) {
   const int position = PositionIn(world, ranks);
-  if (ranks.size() > kMaxRanksOnSockets) {
-    return std::make_unique<sharding::C10dCollective>(
-        NewGroup(world, ranks, timeout, {purpose.name, /*watched=*/false}), ranks);
-  }
   auto collective = sharding::SocketCollective::Connect(
       position, static_cast<int>(ranks.size()), SocketAddresses(world).front(),
       ExchangeThrough(world, name, ranks, TitleOf(world, ranks, purpose), timeout),

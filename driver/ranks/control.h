@@ -18,11 +18,10 @@
 
 namespace lockstep::driver {
 
-// Makes a collective over sockets for up to 64 ranks, and over Gloo for more. It uses the CPU only,
-// so no device waits. `timeout` limits connecting and every later all-gather. `purpose` names it in
-// reports; if watched, its all-gathers have `timeout` as the watchdog's limit. Throws c10::Error
-// with the ranks that did not come. Collective: every rank of `ranks`, with this one, calls this
-// equally often.
+// Makes a collective over sockets. It uses the CPU only, so no device waits. `timeout` limits
+// connecting and every later all-gather. `purpose` names it in reports; if watched, its all-gathers
+// have `timeout` as the watchdog's limit. Throws c10::Error with the ranks that did not come.
+// Collective: every rank of `ranks`, with this one, calls this equally often.
 std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
                                                            const std::vector<int>& ranks,
                                                            std::chrono::milliseconds timeout,

@@ -42,7 +42,8 @@ Trace::Trace(std::string path, const TraceOptions& options) : path_(std::move(pa
   if (at::hasCUDA()) {
     activities.insert(ActivityType::CUDA);
   } else {
-    // Kineto would complain that this machine has no GPU, and from torch 2.15 on say that it starts.
+    // Kineto would complain that this machine has no GPU, and from torch 2.15 on say that it
+    // starts.
     setenv("KINETO_LOG_LEVEL", "6", /*overwrite=*/0);
   }
   const ProfilerConfig config(ProfilerState::KINETO, options.record_shapes, options.profile_memory);

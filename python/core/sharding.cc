@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "python/core/boundary.h"
@@ -128,26 +129,23 @@ void lockstep_interruption(void* exception[3]) {
 
 void lockstep_text_assign(std::string* text, const char* value) { *text = value; }
 
-// Connects to the group's ranks. `exchange` gets this rank's endpoint, and assigns those of all
-// ranks, one a line, to `all`. It returns 0, or another number after an error of its own.
+// Connects to the group's ranks. `exchange` gets this rank's endpoint, and assigns those at `count`
+// positions, one a line, to `asked`. It returns 0, or another number after an error of its own.
 char* lockstep_collective_connect(int rank, int size, const char* address,
-                                  int (*exchange)(const char* own, std::string* all),
+                                  int (*exchange)(const char* own, const int32_t* positions,
+                                                  int count, std::string* asked),
                                   double timeout_s, const int32_t* ranks,
                                   SocketCollective** collective) {
   return Guarded([&]() -> absl::Status {
     auto connected = SocketCollective::Connect(
         rank, size, address,
-        [&](const std::string& own) -> absl::StatusOr<std::vector<std::string>> {
-          std::string all;
-          if (exchange(own.c_str(), &all) != 0) return absl::AbortedError("the exchange failed");
-          std::vector<std::string> endpoints(1);
-          for (const char c : all) {
-            if (c == '\n') endpoints.emplace_back();
-            if (c != '\n') endpoints.back() += c;
-          }
-          if (endpoints.size() != static_cast<size_t>(size))
-            return absl::InternalError("the exchange returned another number of endpoints");
-          return endpoints;
+        [&](const std::string& own,
+            const std::vector<int>& positions) -> absl::StatusOr<std::vector<std::string>> {
+          std::string asked;
+          const std::vector<int32_t> numbers(positions.begin(), positions.end());
+          if (exchange(own.c_str(), numbers.data(), static_cast<int>(numbers.size()), &asked) != 0)
+            return absl::AbortedError("the exchange failed");
+          return std::vector<std::string>(absl::StrSplit(asked, '\n'));
         },
         absl::Seconds(timeout_s), std::vector<int>(ranks, ranks + size));
     if (!connected.ok()) return connected.status();

@@ -16,11 +16,13 @@ import struct
 import sys
 import time
 import weakref
-from typing import Any, Callable, NoReturn
+from typing import Any, Callable, NoReturn, Sequence
 
 from lockstep import _core
 
-_EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+_EXCHANGE = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int32), ctypes.c_int, ctypes.c_void_p
+)
 _i32 = ctypes.POINTER(ctypes.c_int32)
 _connect = _core.function(
     "lockstep_collective_connect",
@@ -134,20 +136,20 @@ def _own_address(members: Members, store: Any, key: str, timeout: float) -> str:
     store.set(f"{key}/address/{members.position}", own)
     if not own.startswith(_LOOPBACK) or master.startswith(_LOOPBACK):
         return own
-    for other in _read_all(members, store, f"{key}/address", timeout):
+    for other in _read(members, range(len(members.ranks)), store, f"{key}/address", timeout):
         if not other.startswith(_LOOPBACK):
             return _address_towards(other)
     return own
 
 
-def _read_all(members: Members, store: Any, key: str, timeout: float) -> list[str]:
-    """Returns the text of every rank. Asks again and again, so that a signal is handled soon."""
-    keys = [f"{key}/{position}" for position in range(len(members.ranks))]
+def _read(members: Members, positions: Sequence[int], store: Any, key: str, timeout: float) -> list[str]:
+    """Returns the texts at some positions. Asks again and again, so that a signal is handled soon."""
+    keys = [f"{key}/{position}" for position in positions]
     deadline = time.monotonic() + timeout
     pause = 0.001
     while not store.check(keys):
         if time.monotonic() > deadline:
-            absent = [rank for rank, each in zip(members.ranks, keys) if not store.check([each])]
+            absent = [members.ranks[position] for position, each in zip(positions, keys) if not store.check([each])]
             raise TimeoutError(
                 f"sharding: rank {members.ranks[members.position]} has waited {timeout:g} s for ranks that "
                 f"have not come: {', '.join(map(str, absent))}"
@@ -200,10 +202,11 @@ class Collective:
         self.store = members.clone_store()
         failure: list[BaseException] = []
 
-        def exchange(own: bytes, everything: int) -> int:
+        def exchange(own: bytes, positions: Any, count: int, asked: int) -> int:
             try:
                 self.store.set(f"{self.key}/{members.position}", own.decode())
-                assign_text(everything, "\n".join(_read_all(members, self.store, self.key, timeout)).encode())
+                found = _read(members, positions[:count], self.store, self.key, timeout)
+                assign_text(asked, "\n".join(found).encode())
                 return 0
             except BaseException as error:  # It must not cross the C function's frame.
                 failure.append(error)

@@ -45,7 +45,7 @@ _WAITS = {
     ("selectors.py", "select"),
     ("subprocess.py", "wait"),
     ("popen_fork.py", "wait"),
-    ("_sockets.py", "_read_all"),
+    ("_sockets.py", "_read"),
 }
 _OWN = {
     "_decide": "agreement of sharding.lockstep",

@@ -13,8 +13,7 @@ The functions use the ranks of a process group of torch.distributed, which is in
 sockets of their own, on the CPU: no device waits, and the group's own collectives are not disturbed. Without an initialized
 process group there is one rank. The source is the C++ library sharding (docs/sharding.md), and prime-rl's pull request 2636.
 
-Every rank connects to every other. That was made for up to 64 ranks. More work, too, but each rank then sends as many
-messages at each step as there are other ranks, and needs as many open files (`ulimit -n`).
+Up to 64 ranks each connects to every other. Beyond, each connects to 2 log2(n) of n ranks, which pass messages on.
 """
 
 import ctypes

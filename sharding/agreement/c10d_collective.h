@@ -7,8 +7,8 @@
 // The process group of the training cannot serve: its collectives must keep their order, and an
 // agreement would fall between them. So create another group of the same ranks for it.
 //
-// When to use it: beyond 64 ranks, or where a program has a c10d group for its CPU work anyway. On
-// fewer ranks SocketCollective (socket_collective.h) costs less for each step.
+// When to use it: where a program has a c10d group for its CPU work anyway. SocketCollective
+// (socket_collective.h) costs less for each step.
 //
 // Source: c10d of PyTorch 2.11.
 

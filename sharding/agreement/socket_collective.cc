@@ -9,10 +9,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -123,7 +125,7 @@ SocketCollective::Socket::~Socket() {
 
 absl::StatusOr<std::unique_ptr<SocketCollective>> SocketCollective::Connect(
     int rank, int size, const std::string& address, const Exchange& exchange,
-    absl::Duration timeout, std::vector<int> ranks) {
+    absl::Duration timeout, std::vector<int> ranks, int most_at_once) {
   const Deadline deadline(timeout);
   auto collective = std::make_unique<SocketCollective>();
   collective->state_->rank = rank;
@@ -134,12 +136,21 @@ absl::StatusOr<std::unique_ptr<SocketCollective>> SocketCollective::Connect(
   }
   collective->state_->names = std::move(ranks);
   collective->state_->peers.resize(static_cast<size_t>(size));
+  if (size > most_at_once)
+    collective->state_->rounds = std::bit_width(static_cast<size_t>(size) - 1);
+  collective->state_->neighbours = NeighboursOf(rank, size, collective->state_->rounds);
+  const std::vector<int>& neighbours = collective->state_->neighbours;
   std::string endpoint;
   absl::StatusOr<Socket> listener = Listen(address, endpoint);
   if (!listener.ok()) return listener.status();
-  const absl::StatusOr<std::vector<std::string>> endpoints = exchange(endpoint);
+  absl::StatusOr<std::vector<std::string>> endpoints = std::vector<std::string>();
+  if (size > 1) endpoints = exchange(endpoint, neighbours);
   if (!endpoints.ok()) return endpoints.status();
-  const absl::Status met = collective->Meet(*listener, *endpoints, deadline);
+  if (endpoints->size() != neighbours.size()) {
+    return absl::InternalError(absl::StrCat("sharding: the exchange returned ", endpoints->size(),
+                                            " addresses in place of ", neighbours.size()));
+  }
+  const absl::Status met = collective->Meet(*listener, endpoint, *endpoints, deadline);
   if (!met.ok()) return met;
   return collective;
 }
@@ -182,13 +193,34 @@ absl::StatusOr<SocketCollective::Socket> SocketCollective::Dial(const std::strin
   return socket;
 }
 
+std::vector<int> SocketCollective::NeighboursOf(int rank, int size, size_t rounds) {
+  std::set<int> neighbours;
+  if (rounds == 0) {
+    for (int other = 0; other < size; ++other) neighbours.insert(other);
+  }
+  for (size_t round = 0; round < rounds; ++round) {
+    const int step = 1 << round;
+    neighbours.insert((rank + step) % size);
+    neighbours.insert((rank - step + size) % size);
+  }
+  neighbours.erase(rank);
+  return {neighbours.begin(), neighbours.end()};
+}
+
 // Each rank calls those before it and answers those after it.
-absl::Status SocketCollective::Meet(const Socket& listener,
+absl::Status SocketCollective::Meet(const Socket& listener, const std::string& own,
                                     const std::vector<std::string>& endpoints,
                                     const Deadline& deadline) {
+  const std::vector<int>& neighbours = state_->neighbours;
   std::vector<Peer>& peers = state_->peers;
-  for (int other = 0; other < state_->rank; ++other) {
-    const std::string& endpoint = endpoints[static_cast<size_t>(other)];
+  std::set<size_t> missing;
+  for (size_t i = 0; i < neighbours.size(); ++i) {
+    const auto other = static_cast<size_t>(neighbours[i]);
+    if (neighbours[i] > state_->rank) {
+      missing.insert(other);
+      continue;
+    }
+    const std::string& endpoint = endpoints[i];
     absl::StatusOr<Socket> socket = Dial(endpoint, deadline);
     const absl::StatusOr<Endpoint> parsed = ParseEndpoint(endpoint);
     std::string hello;
@@ -196,24 +228,21 @@ absl::Status SocketCollective::Meet(const Socket& listener,
     if (!socket.ok() || send(socket->fd(), hello.data(), hello.size(), MSG_NOSIGNAL) !=
                             static_cast<ssize_t>(hello.size())) {
       return absl::UnavailableError(
-          absl::StrCat("sharding: cannot reach rank ", state_->NameOf(static_cast<size_t>(other)),
-                       " at ", endpoint.substr(0, endpoint.rfind(' ')), ": ",
+          absl::StrCat("sharding: cannot reach rank ", state_->NameOf(other), " at ",
+                       endpoint.substr(0, endpoint.rfind(' ')), ": ",
                        socket.ok() ? Reason() : std::string(socket.status().message())));
     }
-    peers[static_cast<size_t>(other)].socket = *std::move(socket);
+    peers[other].socket = *std::move(socket);
   }
-  const auto own = ParseEndpoint(endpoints[static_cast<size_t>(state_->rank)]);
-  if (!own.ok()) return own.status();
-  size_t missing = peers.size() - static_cast<size_t>(state_->rank) - 1;
-  while (missing > 0) {
+  const auto parsed = ParseEndpoint(own);
+  if (!parsed.ok()) return parsed.status();
+  while (!missing.empty()) {
     Socket socket(WaitFor(listener.fd(), POLLIN, deadline)
                       ? accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC)
                       : -1);
     if (socket.fd() < 0) {
       std::vector<int> absent;
-      for (size_t other = static_cast<size_t>(state_->rank) + 1; other < peers.size(); ++other) {
-        if (peers[other].socket.fd() < 0) absent.push_back(state_->NameOf(other));
-      }
+      for (const size_t other : missing) absent.push_back(state_->NameOf(other));
       return absl::UnavailableError(
           absl::StrCat("sharding: these ranks have not come: ", absl::StrJoin(absent, ", ")));
     }
@@ -229,11 +258,11 @@ absl::Status SocketCollective::Meet(const Socket& listener,
       size += static_cast<size_t>(count);
     }
     const auto other = static_cast<size_t>(ReadNumber<int32_t>(hello.data() + sizeof(uint64_t)));
-    if (size != kHelloSize || ReadNumber<uint64_t>(hello.data()) != own->token ||
-        other <= static_cast<size_t>(state_->rank) || other >= peers.size())
+    if (size != kHelloSize || ReadNumber<uint64_t>(hello.data()) != parsed->token ||
+        !missing.contains(other))
       continue;
     peers[other].socket = std::move(socket);
-    --missing;
+    missing.erase(other);
   }
   return absl::OkStatus();
 }
@@ -246,8 +275,11 @@ class SocketCollective::Gathering : public Collective::Pending {
       : state_(std::move(state)), number_(number), own_(std::move(own)) {}
 
   absl::StatusOr<std::vector<std::string>> Wait() override {
-    const absl::Status status = state_->AwaitMessages(number_);
+    const bool in_rounds = state_->rounds > 0;
+    const absl::Status status =
+        in_rounds ? state_->AwaitRounds(number_) : state_->AwaitMessages(number_);
     if (!status.ok()) return status;
+    if (in_rounds) return state_->TakeBlocks(number_, own_.size());
     std::vector<std::string> all;
     for (size_t rank = 0; rank < state_->peers.size(); ++rank) {
       if (static_cast<int>(rank) == state_->rank) {
@@ -268,13 +300,18 @@ class SocketCollective::Gathering : public Collective::Pending {
 };
 
 std::unique_ptr<Collective::Pending> SocketCollective::StartAllGather(const std::string& bytes) {
+  const int64_t number = state_->started++;
+  if (state_->rounds > 0) {
+    state_->StartRounds(number, bytes);
+    return std::make_unique<Gathering>(state_, number, bytes);
+  }
   const std::string message = BytesOf(static_cast<uint32_t>(bytes.size())) + bytes;
   for (Peer& peer : state_->peers) {
     if (peer.socket.fd() < 0) continue;
     peer.outgoing += message;
     state_->Send(peer);
   }
-  return std::make_unique<Gathering>(state_, state_->started++, bytes);
+  return std::make_unique<Gathering>(state_, number, bytes);
 }
 
 // Sends as much as the kernel takes now. A lost peer is detected when its answer does not arrive.
@@ -311,9 +348,16 @@ void SocketCollective::State::Receive(Peer& peer) {
 void SocketCollective::State::Parse(Peer& peer) {
   size_t begin = 0;
   while (peer.incoming.size() - begin >= sizeof(uint32_t)) {
-    const size_t length = ReadNumber<uint32_t>(peer.incoming.data() + begin);
+    const auto header = ReadNumber<uint32_t>(peer.incoming.data() + begin);
+    const bool is_failure = rounds > 0 && (header & kFailure) != 0;
+    const size_t length = is_failure ? header - kFailure : header;
     if (peer.incoming.size() - begin - sizeof(uint32_t) < length) break;
-    peer.messages[peer.received++] = peer.incoming.substr(begin + sizeof(uint32_t), length);
+    std::string message = peer.incoming.substr(begin + sizeof(uint32_t), length);
+    if (is_failure) {
+      ReadFailure(message);
+    } else {
+      peer.messages[peer.received++] = std::move(message);
+    }
     begin += sizeof(uint32_t) + length;
   }
   peer.incoming.erase(0, begin);

@@ -14,8 +14,14 @@
 // GatherWithParts moves memory behind a message: between two ranks of one machine 16 kB cost a
 // tenth of Gloo's CPU time.
 //
-// Every rank sends to every other rank. Use it for up to 64 ranks, and C10dCollective beyond. An
-// error names the rank that is gone, because each rank has its own connection.
+// Up to 64 ranks, every rank sends to every other rank. Larger groups gather in rounds: in round k
+// a rank sends what it has to the rank 2^k places ahead. So each rank has 2 log2(size) connections
+// at most, and sends log2(size) messages (Bruck et al., "Efficient algorithms for all-to-all
+// communications in multiport message-passing systems", 1997). A rank passes others' bytes on while
+// it waits itself.
+//
+// An error names the rank that is gone or has not come. In rounds, the rank that notices it tells
+// its neighbours, and they tell theirs, so that every rank returns the same error.
 //
 // Thread: used by one thread.
 
@@ -29,6 +35,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -42,22 +49,24 @@ namespace lockstep::sharding {
 
 class SocketCollective : public Collective {
  public:
-  // Gives every rank the text of every rank, in the order of ranks. Ranks find each other's ports
-  // by it.
-  using Exchange = std::function<absl::StatusOr<std::vector<std::string>>(const std::string& own)>;
+  // Publishes this rank's text, and returns those of the positions that this rank needs, in their
+  // order. Ranks find each other's ports by it.
+  using Exchange = std::function<absl::StatusOr<std::vector<std::string>>(
+      const std::string& own, const std::vector<int>& positions)>;
+
+  // Larger groups gather in rounds.
+  static constexpr int kMostAtOnce = 64;
 
   // Listens on a port that the kernel chooses and connects to all ranks. `address` is an address of
   // this machine, a numeric IPv4 or IPv6 address. `timeout` limits the connecting and every later
   // Wait. `ranks` are the world ranks of the group's members, as messages name them. Empty: 0 to
-  // size - 1.
+  // size - 1. `most_at_once` is for tests.
   //
-  // Collective: every rank of the group calls this; blocks until all have. Returns Unavailable,
-  // with the rank that cannot be reached or did not come.
-  static absl::StatusOr<std::unique_ptr<SocketCollective>> Connect(int rank, int size,
-                                                                   const std::string& address,
-                                                                   const Exchange& exchange,
-                                                                   absl::Duration timeout,
-                                                                   std::vector<int> ranks = {});
+  // Collective: every rank of the group calls this; blocks until its neighbours have. Returns
+  // Unavailable, with the rank that cannot be reached or did not come.
+  static absl::StatusOr<std::unique_ptr<SocketCollective>> Connect(
+      int rank, int size, const std::string& address, const Exchange& exchange,
+      absl::Duration timeout, std::vector<int> ranks = {}, int most_at_once = kMostAtOnce);
 
   int rank() const override { return state_->rank; }
   int size() const override { return static_cast<int>(state_->peers.size()); }
@@ -74,12 +83,14 @@ class SocketCollective : public Collective {
 
   // Sends this rank's bytes. Wait returns Unavailable if a rank has closed its connection,
   // DeadlineExceeded if ranks have not come within the timeout, and FailedPrecondition if a rank
-  // sent another number of bytes. Each error names the ranks.
+  // sent another number of bytes. Each error names the ranks. In rounds, a gathering ends on other
+  // ranks only once this rank waits for it or for a later one.
   std::unique_ptr<Pending> StartAllGather(const std::string& bytes) override;
 
   // The kernel reads and writes the parts where they are. Each rank sends and receives at the same
-  // time, so parts may be larger than the kernel's buffers. Returns the same errors as Wait.
-  bool CanMoveParts() const override { return true; }
+  // time, so parts may be larger than the kernel's buffers. Returns the same errors as Wait. Not in
+  // rounds.
+  bool CanMoveParts() const override { return state_->rounds == 0; }
   absl::StatusOr<std::vector<std::string>> GatherWithParts(const std::string& message,
                                                            const Parts& parts) override;
 
@@ -97,7 +108,9 @@ class SocketCollective : public Collective {
     int fd_;
   };
 
-  // The connection to another rank. A message is four bytes of length, then the bytes.
+  // The connection to another rank. A message is four bytes of length, then the bytes. In rounds
+  // the bytes are blocks of four bytes of length and a rank's bytes: the sender's own, then those
+  // of the ranks before it. A length with kFailure is that of an error: gathering, code and text.
   struct Peer {
     Socket socket;
     std::string outgoing;  // bytes that the kernel has not accepted yet
@@ -107,11 +120,24 @@ class SocketCollective : public Collective {
     bool closed = false;
   };
 
+  static constexpr uint32_t kFailure = uint32_t{1} << 31;
+
+  // A gathering in rounds.
+  struct Spread {
+    size_t round = 0;    // that is under way
+    std::string blocks;  // of this rank, and of those before it
+  };
+
   struct State {
     int rank = 0;
-    std::vector<int> names;  // of the ranks, in messages
+    size_t rounds = 0;                  // 0: every rank sends to every other rank
+    std::map<int64_t, Spread> spreads;  // by number: those that Wait has not returned
+    absl::Status failure;               // what ended the group, in rounds,
+    int64_t failed = 0;                 // and the first gathering that it ended
+    std::vector<int> names;             // of the ranks, in messages
     absl::Duration timeout;
-    std::vector<Peer> peers;  // by rank; the element of this rank is unused
+    std::vector<Peer> peers;      // by rank; those that this one is not connected to are unused
+    std::vector<int> neighbours;  // the positions of those that it is connected to, ascending
     int64_t started = 0;
     std::function<bool()> interrupted;  // null: nothing interrupts a wait
 
@@ -122,6 +148,18 @@ class SocketCollective : public Collective {
     void Parse(Peer& peer);  // moves complete messages from `incoming` to `messages`
     // Sends and receives until message `number` of every rank has arrived.
     absl::Status AwaitMessages(int64_t number);
+    // The same in rounds: see socket_rounds.cc.
+    void StartRounds(int64_t number, const std::string& bytes);
+    absl::Status AwaitRounds(int64_t number);
+    void SendBlocks(size_t round, std::string_view blocks);
+    void Advance(int64_t number, Spread& spread);
+    size_t Behind(size_t round) const;  // the position that this one receives from
+    // Returns the bytes of all ranks, or the error of one that sent not as many as `expected`.
+    absl::StatusOr<std::vector<std::string>> TakeBlocks(int64_t number, size_t expected);
+    // Ends gathering `number` and all later ones with an error that every rank gets.
+    absl::Status Fail(int64_t number, absl::Status status);
+    absl::Status Tell(int64_t number, absl::Status status);
+    void ReadFailure(const std::string& message);
     // Waits for one of the descriptors, or returns the error of ranks that have not come.
     absl::Status Poll(std::vector<pollfd>& wanted, const std::vector<int>& awaited,
                       const Deadline& deadline) const;
@@ -132,10 +170,12 @@ class SocketCollective : public Collective {
   class Gathering;
   class Crossing;
 
+  // The positions that a rank is connected to, ascending.
+  static std::vector<int> NeighboursOf(int rank, int size, size_t rounds);
   static absl::StatusOr<Socket> Listen(const std::string& address, std::string& endpoint);
   static absl::StatusOr<Socket> Dial(const std::string& endpoint, const Deadline& deadline);
-  absl::Status Meet(const Socket& listener, const std::vector<std::string>& endpoints,
-                    const Deadline& deadline);
+  absl::Status Meet(const Socket& listener, const std::string& own,
+                    const std::vector<std::string>& endpoints, const Deadline& deadline);
 
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };

@@ -216,8 +216,10 @@ TEST(SocketCollective, AmountsThatDifferAreAnError) {
 }
 
 TEST(SocketCollective, AMeetingThatARankMissesNamesIt) {
-  const auto exchange = [](const std::string& own) -> absl::StatusOr<std::vector<std::string>> {
-    return std::vector<std::string>{own, "127.0.0.1 1 0", "127.0.0.1 1 0"};
+  const auto exchange =
+      [](const std::string&,
+         const std::vector<int>& positions) -> absl::StatusOr<std::vector<std::string>> {
+    return std::vector<std::string>(positions.size(), "127.0.0.1 1 0");
   };
   const auto missed =
       SocketCollective::Connect(0, 3, "127.0.0.1", exchange, absl::Milliseconds(200));
@@ -228,10 +230,7 @@ TEST(SocketCollective, AMeetingThatARankMissesNamesIt) {
       SocketCollective::Connect(0, 3, "127.0.0.1", exchange, absl::Milliseconds(200), {4, 6, 7});
   EXPECT_THAT(std::string(of_group.status().message()), HasSubstr("have not come: 6, 7"));
 
-  const auto refused = [](const std::string& own) -> absl::StatusOr<std::vector<std::string>> {
-    return std::vector<std::string>{"127.0.0.1 1 0", own};
-  };
-  const auto unreachable = SocketCollective::Connect(1, 2, "127.0.0.1", refused, absl::Seconds(5));
+  const auto unreachable = SocketCollective::Connect(1, 2, "127.0.0.1", exchange, absl::Seconds(5));
   EXPECT_THAT(std::string(unreachable.status().message()),
               HasSubstr("cannot reach rank 0 at 127.0.0.1 1: Connection refused"));
 }

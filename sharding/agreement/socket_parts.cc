@@ -198,6 +198,7 @@ class SocketCollective::Crossing {
 
 absl::StatusOr<std::vector<std::string>> SocketCollective::GatherWithParts(
     const std::string& message, const Parts& parts) {
+  if (!CanMoveParts()) return Collective::GatherWithParts(message, parts);
   for (const auto& pieces : parts.to) {
     if (message.size() + BytesOf(pieces) > std::numeric_limits<uint32_t>::max())
       return absl::InvalidArgumentError("sharding: a part has 4 GiB or more");

@@ -48,7 +48,15 @@ World::Groups World::Make(int replicas, bool strict) {
 std::shared_ptr<Collective> Connect(Collective& others) {
   absl::StatusOr<std::unique_ptr<SocketCollective>> sockets = SocketCollective::Connect(
       others.rank(), others.size(), "127.0.0.1",
-      [&](const std::string& own) { return GatherTexts(others, own); }, absl::Seconds(60));
+      [&](const std::string& own,
+          const std::vector<int>& positions) -> absl::StatusOr<std::vector<std::string>> {
+        const auto all = GatherTexts(others, own);
+        if (!all.ok()) return all.status();
+        std::vector<std::string> asked;
+        for (const int position : positions) asked.push_back((*all)[static_cast<size_t>(position)]);
+        return asked;
+      },
+      absl::Seconds(60));
   TORCH_CHECK(sockets.ok(), std::string(sockets.status().message()));
   return *std::move(sockets);
 }

@@ -19,11 +19,14 @@ class Board {
   }
 
   SocketCollective::Exchange ForRank(size_t rank) {
-    return [this, rank](const std::string& own) -> absl::StatusOr<std::vector<std::string>> {
+    return [this, rank](
+               const std::string& own,
+               const std::vector<int>& positions) -> absl::StatusOr<std::vector<std::string>> {
       promises_[rank].set_value(own);
-      std::vector<std::string> all;
-      for (const auto& text : texts_) all.push_back(text.get());
-      return all;
+      std::vector<std::string> asked;
+      for (const int position : positions)
+        asked.push_back(texts_[static_cast<size_t>(position)].get());
+      return asked;
     };
   }
 
@@ -37,15 +40,15 @@ class Board {
 void RunSocketRanks(int size,
                     const std::function<void(int position, CollectivePointer collective)>& body,
                     const std::vector<absl::Duration>& timeouts, const std::vector<int>& ranks,
-                    const std::string& address) {
+                    const std::string& address, int most_at_once) {
   Board board(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       const auto place = static_cast<size_t>(rank);
       const absl::Duration timeout = timeouts[std::min(place, timeouts.size() - 1)];
-      absl::StatusOr<CollectivePointer> collective =
-          SocketCollective::Connect(rank, size, address, board.ForRank(place), timeout, ranks);
+      absl::StatusOr<CollectivePointer> collective = SocketCollective::Connect(
+          rank, size, address, board.ForRank(place), timeout, ranks, most_at_once);
       ASSERT_TRUE(collective.ok()) << collective.status();
       body(rank, *std::move(collective));
     });

@@ -21,7 +21,8 @@ using CollectivePointer = std::unique_ptr<SocketCollective>;
 void RunSocketRanks(int size,
                     const std::function<void(int position, CollectivePointer collective)>& body,
                     const std::vector<absl::Duration>& timeouts = {absl::Seconds(20)},
-                    const std::vector<int>& ranks = {}, const std::string& address = "127.0.0.1");
+                    const std::vector<int>& ranks = {}, const std::string& address = "127.0.0.1",
+                    int most_at_once = SocketCollective::kMostAtOnce);
 
 }  // namespace lockstep::sharding
 

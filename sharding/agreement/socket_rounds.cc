@@ -1,0 +1,167 @@
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "sharding/agreement/socket_collective.h"
+
+// Gathering in rounds. Before round k a rank has the blocks of 2^k ranks: its own, and those of the
+// ranks before it. It sends them to the rank 2^k places ahead, and gets as many from the rank 2^k
+// places behind. In the last round fewer are missing.
+//
+// Each direction of a connection belongs to one round. So its messages are those of the gatherings
+// in their order.
+//
+// Why a failure needs words: a rank that waits in a later round waits for one that waits itself. In
+// round 0 it waits for a rank that has not sent its own bytes. That one is the cause, and some rank
+// always waits for it in round 0.
+//
+// Ranks that are still in an earlier gathering complete it: whoever has failed in a later one has
+// sent all that this one needs.
+
+namespace lockstep::sharding {
+namespace {
+
+// How long a rank that waits in a later round waits for the cause, once its own time is over.
+constexpr absl::Duration kPatience = absl::Seconds(2);
+
+std::string BytesOf(uint32_t value) {
+  return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+// Returns the block that begins at a place, with its length before it. What is cut off is left out.
+std::string_view BlockAt(std::string_view blocks, size_t begin) {
+  uint32_t length = 0;
+  if (blocks.size() - begin < sizeof(length)) return blocks.substr(begin);
+  std::memcpy(&length, blocks.data() + begin, sizeof(length));
+  return blocks.substr(begin, sizeof(length) + length);
+}
+
+}  // namespace
+
+size_t SocketCollective::State::Behind(size_t round) const {
+  return (static_cast<size_t>(rank) + peers.size() - (size_t{1} << round)) % peers.size();
+}
+
+void SocketCollective::State::StartRounds(int64_t number, const std::string& bytes) {
+  Spread& spread = spreads[number];
+  spread.blocks = BytesOf(static_cast<uint32_t>(bytes.size())) + bytes;
+  SendBlocks(0, spread.blocks);
+}
+
+void SocketCollective::State::SendBlocks(size_t round, std::string_view blocks) {
+  Peer& next = peers[(static_cast<size_t>(rank) + (size_t{1} << round)) % peers.size()];
+  next.outgoing += BytesOf(static_cast<uint32_t>(blocks.size()));
+  next.outgoing += blocks;
+  Send(next);
+}
+
+// As far as messages have come.
+void SocketCollective::State::Advance(int64_t number, Spread& spread) {
+  while (spread.round < rounds) {
+    const auto came = peers[Behind(spread.round)].messages.extract(number);
+    if (came.empty()) return;
+    spread.blocks += came.mapped();
+    if (++spread.round == rounds) return;
+    const size_t have = size_t{1} << spread.round;
+    size_t end = spread.blocks.size();
+    if (peers.size() - have < have) {  // the rest of what the other one needs
+      end = 0;
+      for (size_t i = 0; i < peers.size() - have; ++i) end += BlockAt(spread.blocks, end).size();
+    }
+    SendBlocks(spread.round, std::string_view(spread.blocks).substr(0, end));
+  }
+}
+
+absl::Status SocketCollective::State::AwaitRounds(int64_t number) {
+  const Deadline deadline(timeout), last(timeout + kPatience);
+  const Spread& spread = spreads.at(number);
+  for (;;) {
+    for (const int each : neighbours) {
+      Peer& peer = peers[static_cast<size_t>(each)];
+      Send(peer);
+      if (!peer.closed) Receive(peer);
+    }
+    for (auto& [each, other] : spreads) Advance(each, other);
+    if (!failure.ok() && number >= failed) return failure;
+    const bool missing = spread.round < rounds;
+    const size_t awaited = missing ? Behind(spread.round) : 0;
+    if (missing && peers[awaited].closed) return Fail(number, Lost(awaited));
+    std::vector<pollfd> wanted;
+    bool sends = false;
+    for (const int each : neighbours) {
+      const Peer& peer = peers[static_cast<size_t>(each)];
+      if (peer.closed) continue;
+      sends |= !peer.outgoing.empty();
+      wanted.push_back({peer.socket.fd(),
+                        static_cast<short>(POLLIN | (peer.outgoing.empty() ? 0 : POLLOUT)), 0});
+    }
+    if (!missing && !sends) return absl::OkStatus();
+    const bool is_direct = missing && spread.round == 0;
+    const absl::Status polled = Poll(wanted, {NameOf(awaited)}, is_direct ? deadline : last);
+    if (polled.ok()) continue;
+    if (polled.code() != absl::StatusCode::kDeadlineExceeded) return polled;
+    if (is_direct) return Fail(number, polled);
+    return absl::DeadlineExceededError(
+        absl::StrCat("sharding: rank ", OwnName(), " has waited ", absl::FormatDuration(timeout),
+                     " for rank ", NameOf(awaited), ", or for a rank that this one waits for"));
+  }
+}
+
+absl::StatusOr<std::vector<std::string>> SocketCollective::State::TakeBlocks(int64_t number,
+                                                                             size_t expected) {
+  const std::string blocks = std::move(spreads.extract(number).mapped().blocks);
+  std::vector<std::string> all(peers.size());
+  size_t begin = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const std::string_view block = BlockAt(blocks, begin);
+    begin += block.size();
+    all[(static_cast<size_t>(rank) + all.size() - i) % all.size()] =
+        block.substr(std::min(block.size(), sizeof(uint32_t)));
+  }
+  for (size_t other = 0; other < all.size(); ++other) {
+    if (all[other].size() != expected) return WrongSize(other, all[other].size(), expected);
+  }
+  return all;
+}
+
+absl::Status SocketCollective::State::Fail(int64_t number, absl::Status status) {
+  // A gathering that was given up may be behind.
+  for (const auto& [each, spread] : spreads) {
+    if (spread.round < rounds) number = std::min(number, each);
+  }
+  return Tell(number, std::move(status));
+}
+
+absl::Status SocketCollective::State::Tell(int64_t number, absl::Status status) {
+  failure = std::move(status);
+  failed = number;
+  const std::string text =
+      absl::StrCat(failed, " ", static_cast<int>(failure.code()), " ", failure.message());
+  const std::string message = BytesOf(kFailure | static_cast<uint32_t>(text.size())) + text;
+  for (const int each : neighbours) {
+    Peer& peer = peers[static_cast<size_t>(each)];
+    peer.outgoing += message;
+    Send(peer);
+  }
+  return failure;
+}
+
+// Passes the error on, unless this rank knows one of the same gathering or of an earlier one.
+void SocketCollective::State::ReadFailure(const std::string& message) {
+  const std::vector<std::string> parts = absl::StrSplit(message, absl::MaxSplits(' ', 2));
+  int64_t number = 0;
+  int code = 0;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &number) ||
+      !absl::SimpleAtoi(parts[1], &code))
+    return;
+  if (!failure.ok() && failed <= number) return;
+  Tell(number, absl::Status(static_cast<absl::StatusCode>(code), parts[2])).IgnoreError();
+}
+
+}  // namespace lockstep::sharding
