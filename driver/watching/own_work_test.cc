@@ -108,11 +108,13 @@ void RunRanks(const std::vector<int>& ranks,
   for (size_t position = 0; position < ranks.size(); ++position) {
     threads.emplace_back([&, position] {
       const auto exchange =
-          [&](const std::string& own) -> absl::StatusOr<std::vector<std::string>> {
+          [&](const std::string& own,
+              const std::vector<int>& positions) -> absl::StatusOr<std::vector<std::string>> {
         promises[position].set_value(own);
-        std::vector<std::string> all;
-        for (const auto& address : addresses) all.push_back(address.get());
-        return all;
+        std::vector<std::string> asked;
+        for (const int other : positions)
+          asked.push_back(addresses[static_cast<size_t>(other)].get());
+        return asked;
       };
       auto collective = sharding::SocketCollective::Connect(
           static_cast<int>(position), static_cast<int>(ranks.size()), "127.0.0.1", exchange,
