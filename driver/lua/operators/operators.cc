@@ -13,6 +13,7 @@
 #include "ATen/ops/scalar_tensor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "c10/core/InferenceMode.h"
 #include "driver/lua/operators/arguments.h"
 #include "driver/lua/operators/conversion.h"
@@ -195,6 +196,12 @@ bool IsOutOfMemory(const c10::Error& error) {
          absl::StrContains(error.msg(), "can't allocate memory");
 }
 
+// From torch 2.15 on some messages begin with the operator's name.
+std::string MessageOf(const Operator& op, const c10::Error& error) {
+  const std::string message = KernelMessage(error);
+  return std::string(absl::StripPrefix(message, absl::StrCat(op.name, ": ")));
+}
+
 void Execute(lua_State* state, const Operator& op, const Binding& binding, Values& values) {
   FillValues(state, op, binding, values);
   try {
@@ -203,7 +210,7 @@ void Execute(lua_State* state, const Operator& op, const Binding& binding, Value
   } catch (const c10::Error& error) {
     if (!IsOutOfMemory(error)) {
       FillValues(state, op, binding, values);  // the call has taken them
-      throw Error(absl::StrCat("torch.", op.name, ": ", Explain(KernelMessage(error), values)));
+      throw Error(absl::StrCat("torch.", op.name, ": ", Explain(MessageOf(op, error), values)));
     }
   }
   // Dead tensors may still wait for the collector: free them and try once more.
@@ -368,7 +375,7 @@ bool CallDirectly(lua_State* state, const Operator& op, int num_arguments) {
                                      : op.binary_alpha->call(*a, *b, 1);
   } catch (const c10::Error& error) {
     if (IsOutOfMemory(error)) return false;  // the general way frees memory and tries again
-    throw Error(absl::StrCat("torch.", op.name, ": ", KernelMessage(error)));
+    throw Error(absl::StrCat("torch.", op.name, ": ", MessageOf(op, error)));
   }
   PushTensor(state, std::move(result));
   return true;

@@ -11,7 +11,8 @@ namespace {
 
 // The text before the expected dtype.
 constexpr const char* kExpected[] = {"xpected scalar type ",
-                                     "following scalar types: ", "xpected dtype "};
+                                     "following scalar types: ", "xpected dtype ",
+                                     "xpected target dtype to be "};
 
 // C++'s names of dtypes, and Lua's.
 constexpr std::pair<const char*, const char*> kDtypes[] = {

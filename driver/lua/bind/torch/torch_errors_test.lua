@@ -136,7 +136,7 @@ t.test("AWrongDtypeSaysHowToGetTheRightOne", function()
   local to_int64 = "make the tensor with { dtype = torch.int64 }, or convert it with x:to(torch.int64)"
   check {
     { "labels", function() torch.cross_entropy_loss(x, torch.tensor { 1, 2 }) end,
-      "expected scalar type Long but found Float", to_int64 },
+      "expected ", " Long", to_int64 }, -- torch 2.11 and 2.15 word it differently
     { "ids", function() torch.embedding(x, torch.tensor { 1, 0 }) end, to_int64 },
     { "positions", function() x:gather(1, torch.tensor { { 1 }, { 0 } }) end, to_int64 },
   }
