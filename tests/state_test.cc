@@ -40,13 +40,7 @@ Command Train(const Folder& folder, int nproc, const std::vector<std::string>& s
 // Returns the ranks' last output, by rank.
 std::vector<std::string> FinalBits(const Ended& ended) {
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  std::vector<std::string> lines;
-  for (size_t at = ended.out.find("final bits"); at != std::string::npos;
-       at = ended.out.find("final bits", at + 1)) {
-    lines.push_back(ended.out.substr(at, ended.out.find('\n', at) - at));
-  }
-  std::sort(lines.begin(), lines.end());
-  return lines;
+  return LinesWith(ended.out, "final bits");
 }
 
 // By step, from metrics.jsonl: each step once, however often its run was broken off.

@@ -17,8 +17,10 @@ local config = run.config {
   own_values = false, -- that differ from rank to rank
   double = true,
 }
-require("ffi").cdef "int getpid(void);"
-print("I am " .. dist.rank() .. " pid " .. require("ffi").C.getpid())
+  kill_steps = { -1 }, -- by start of the run: the step within which a rank kills itself
+local C = require("ffi").C
+require("ffi").cdef "int getpid(void); int kill(int, int);"
+print("I am " .. dist.rank() .. " pid " .. C.getpid())
 if config.double then torch.set_default_dtype(torch.float64) end
 torch.manual_seed(3)
 math.randomseed(3)
@@ -50,13 +52,22 @@ local function loader()
 end
 
 for step, indices in run:steps(loader, config.steps) do
+--- A kill comes at one of three moments of its step, on one of the ranks.
+local function perhaps_die(step, moment)
+  local is_due = config.kill_steps[run.restarts + 1] == step and step % 3 == moment
+  if is_due and dist.rank() == step % dist.world_size() then C.kill(C.getpid(), 9) end
+end
+
   print("step " .. step)
   local loss = torch.mse_loss(model(inputs:index_select(0, indices)), targets:index_select(0, indices))
+  perhaps_die(step, 0)
   loss:backward()
   optimizer:step(1 + math.random())
+  perhaps_die(step, 1)
   optimizer:zero_grad()
   log.step { loss = sharding.weighted_mean(loss:item(), 1) }
 end
+  perhaps_die(step, 2)
 
 local all = { tostring(math.random()), torch.randn({ 2 }) }
 for _, p in ipairs(model:parameters()) do all[#all + 1] = p:detach() end

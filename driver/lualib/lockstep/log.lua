@@ -212,7 +212,10 @@ function M.go_on_from(step, text)
   local file = io.open(path)
   for line in file and file:lines() or function() end do
     local ok, object = pcall(core.json_decode, line)
-    if ok and type(object) == "table" and type(object.step) == "number" and object.step < step then
+    local is_object = ok and type(object) == "table"
+    if is_object and object.event == "restart" then
+      kept[#kept + 1] = line .. "\n" -- the launcher's: it happened, whatever was lost
+    elseif is_object and type(object.step) == "number" and object.step < step then
       kept[#kept + 1] = line .. "\n"
       local fields = {}
       for name, value in pairs(object) do

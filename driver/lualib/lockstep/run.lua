@@ -17,7 +17,8 @@ local torch = require "lockstep.torch"
 ---@class lockstep.run
 ---@field dir string the run's folder, the same on every rank; made, and kept for this run alone, when first asked for
 ---@field args string[] what stood after the script on the command line
-local M = {}
+---@field restarts integer how often the run's launcher has started it again after a failure; 0 at first
+local M = { restarts = core.restarts() }
 
 --- The loop's state, which run:steps fills. Private to the library.
 ---@class lockstep.run.Progress
@@ -225,6 +226,16 @@ end
 -- Steps -------------------------------------------------------------------------------------------
 
 local function check_no_loop()
+local has_said_that_it_begins_anew = M.restarts == 0
+
+--- Says that a run which was started again does not continue from a state.
+local function say_that_it_begins_anew()
+  if has_said_that_it_begins_anew or dist.rank() ~= 0 then return end
+  has_said_that_it_begins_anew = true
+  io.stderr:write(("lockstep: restart %d begins again with step 0: no saved state was resumed (run:state { ... }, "
+    .. "{ every = n } saves one, and run:resume() loads it)\n"):format(M.restarts))
+end
+
   if core_state.in_loop() then
     core.raise("run:steps: another loop of run:steps is under way, whose steps these would count as; loop over the "
       .. "loader itself, as in: for batch in loader do")
@@ -258,6 +269,7 @@ function M:steps(loader, total)
   state.check_loader(loader)
   local step = (M.progress.resumed or 0) - 1
   M.progress.total, M.progress.resumed = total, nil
+  if M.progress.resumed == nil and M.progress.step == nil then say_that_it_begins_anew() end
   local has_begun, is_for = false, false
   -- Only a `for` loop shows whether it was left.
   local function is_under_way() return not is_for or core_state.in_loop() end
