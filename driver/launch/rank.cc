@@ -429,6 +429,11 @@ std::optional<lua::ScriptError> RunIn(lua::LuaVm& vm, Context& context) {
     if (auto error = vm.RunString("require('lockstep.dry_run').start()", "=lockstep")) return error;
   }
   if (auto error = vm.RunFile(script)) return error;
+  // A state may still be written in the background.
+  if (auto error = vm.RunString(
+          "local state = package.loaded['lockstep.state'] if state then state.finish() end",
+          "=lockstep"))
+    return error;
   if (context.command_line.dry_run) {
     if (auto error = vm.RunString("require('lockstep.dry_run').finish()", "=lockstep"))
       return error;
@@ -468,12 +473,12 @@ void RunRank(const CommandLine& command_line, const RankEnvironment& environment
   context.timeout = std::chrono::seconds(command_line.timeout_s.value_or(kDefaultTimeoutSeconds));
   try {
     DieWithLauncher();
+    JoinStepBoard(environment.local_rank);
     // Gloo may write to a peer that has just left. This is an error of the collective, and must not
     // end the process silently. A single rank ends as other programs do: `lockstep ... | head`.
     if (environment.world_size > 1) signal(SIGPIPE, SIG_IGN);
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     ShareCores(environment);
-    JoinStepBoard(environment.local_rank);
     // libtorch's remarks, without its source files and functions.
     static PlainWarnings warnings(environment.rank);
     c10::WarningUtils::set_warning_handler(&warnings);
