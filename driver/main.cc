@@ -19,14 +19,13 @@
 #include "driver/launch/launcher.h"
 #include "driver/launch/list_scripts.h"
 #include "driver/launch/rank.h"
+#include "driver/launch/restarts.h"
 #include "driver/ranks/world.h"
 #include "driver/settings/command_line.h"
 #include "driver/settings/environment.h"
 
 namespace lockstep::driver {
 namespace {
-
-constexpr int kUsageError = 2;
 
 int Complain(const std::string& message) {
   std::fprintf(stderr, "lockstep: %s\n", OneLine(message).c_str());
@@ -90,6 +89,11 @@ int Main(const std::vector<std::string>& arguments) {
 
   if (command_line->dry_run && command_line->script.empty())
     return Complain("--dry-run needs a script: ./run --dry-run --nproc 8 SCRIPT");
+  const bool restarts = command_line->restarts.value_or(0) > 0;
+  if (restarts && (command_line->script.empty() || command_line->dry_run)) {
+    return Complain(std::string("--restarts starts the ranks of a script again, and ") +
+                    (command_line->dry_run ? "--dry-run has none" : "there is no script"));
+  }
   if (command_line->script.empty()) {
     if (command_line->nproc.value_or(1) != 1 || !command_line->settings.empty()) {
       return Complain(
@@ -109,6 +113,11 @@ int Main(const std::vector<std::string>& arguments) {
         "--dry-run plays all ranks in one process, but RANK or SLURM_PROCID is set: start it "
         "without the cluster's launcher, with --nproc N");
   }
+  if (restarts && environment->has_value() && !command_line->nproc.has_value()) {
+    return Complain(
+        "--restarts is for ranks that ./run starts, but RANK or SLURM_PROCID is set: the cluster's "
+        "launcher starts ranks again, torchrun with --max-restarts");
+  }
   if (environment->has_value() && !command_line->nproc.has_value())
     RunRank(*command_line, **environment);
   if (environment->has_value() && std::getenv("RANK") != nullptr) {
@@ -125,10 +134,14 @@ int Main(const std::vector<std::string>& arguments) {
     mirrored.mirrored = true;
     RunRank(*command_line, mirrored);
   }
-  if (nproc == 1) RunRank(*command_line, RankEnvironment{});
+  if (nproc == 1 && !restarts) RunRank(*command_line, RankEnvironment{});
   if (!std::filesystem::is_regular_file(command_line->script)) {
-    return Complain(cannot + "it is not a regular file, and " + std::to_string(nproc) +
-                    " ranks would each read a part of it; save it as a file, or add --nproc 1");
+    return Complain(cannot + "it is not a regular file, and " +
+                    (nproc == 1
+                         ? std::string("a restart could not read it again; save it as a file")
+                         : std::to_string(nproc) +
+                               " ranks would each read a part of it; save it as a file, or "
+                               "add --nproc 1"));
   }
   return Launch(*command_line, nproc);
 }

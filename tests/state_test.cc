@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -40,13 +41,7 @@ Command Train(const Folder& folder, int nproc, const std::vector<std::string>& s
 // Returns the ranks' last output, by rank.
 std::vector<std::string> FinalBits(const Ended& ended) {
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  std::vector<std::string> lines;
-  for (size_t at = ended.out.find("final bits"); at != std::string::npos;
-       at = ended.out.find("final bits", at + 1)) {
-    lines.push_back(ended.out.substr(at, ended.out.find('\n', at) - at));
-  }
-  std::sort(lines.begin(), lines.end());
-  return lines;
+  return LinesWith(ended.out, "final bits");
 }
 
 // By step, from metrics.jsonl: each step once, however often its run was broken off.
@@ -74,14 +69,19 @@ void KillSoonAfter(Child& run, int nproc, const std::string& line, std::mt19937_
   ExpectGone(pids);
 }
 
-// Every other pair of runs draws from the ranks' generators in each step, and every third is killed
-// again while it resumes.
+// Every other pair of runs draws from the ranks' generators in each step, every third is killed
+// again while it resumes, and two of four save in the background.
 TEST(Killed, AtThirtyRandomMomentsAndResumedEndsWithTheSameBits) {
   const char* given = getenv("LOCKSTEP_KILL_SEED");
   const uint64_t seed = given != nullptr ? strtoull(given, nullptr, 10) : std::random_device()();
   std::printf("seed %llu (LOCKSTEP_KILL_SEED sets one)\n", static_cast<unsigned long long>(seed));
   std::mt19937_64 random(seed);
   const std::vector<std::string> settings[] = {{}, {"dropout=0.1"}};
+  const auto killed_settings = [&](int i) {
+    std::vector<std::string> all = settings[i % 2];
+    if (i % 4 >= 2) all.push_back("async=true");
+    return all;
+  };
   std::vector<std::string> undisturbed[2][3];
   for (const int nproc : {1, 2}) {
     for (const int drops : {0, 1}) {
@@ -98,7 +98,7 @@ TEST(Killed, AtThirtyRandomMomentsAndResumedEndsWithTheSameBits) {
     const auto start = [&] {
       std::vector<Child> runs;
       for (const int nproc : {1, 2}) {
-        runs.emplace_back(Train(folders[nproc - 1], nproc, settings[drops]));
+        runs.emplace_back(Train(folders[nproc - 1], nproc, killed_settings(i)));
       }
       return runs;
     };
@@ -128,10 +128,11 @@ TEST(Killed, AtThirtyRandomMomentsAndResumedEndsWithTheSameBits) {
 // --- SIGTERM -------------------------------------------------------------------------------------
 
 TEST(AskedToEnd, ARunSavesAfterTheStepAndGoesOnWithTheSameBits) {
-  for (const int nproc : {1, 2}) {
+  for (const auto& [nproc, async] :
+       {std::pair(1, "async=false"), {2, "async=false"}, {2, "async=true"}}) {
     const Folder folder;
     // Nothing else saves.
-    Child run(Train(folder, nproc, {"every=1000", "steps=100000"}));
+    Child run(Train(folder, nproc, {"every=1000", "steps=100000", async}));
     PidsOf(run, nproc);
     run.WaitForLine("step 5");
 

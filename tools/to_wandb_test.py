@@ -122,6 +122,16 @@ class ToWandbTest(unittest.TestCase):
 
         self.assertEqual([step for step, _ in self.logged], [0, 1, 2])
 
+    def test_a_restart_is_no_step(self):
+        self.append({"step": 0, "loss": 3}, {"event": "restart", "restarts": 1, "cause": "killed"})
+        self.append({"step": 1, "event": "restart", "restarts": 2, "cause": "killed"})
+        self.send()
+        self.replace({"step": 0, "loss": 3}, {"step": 1, "loss": 2})
+
+        self.send()
+
+        self.assertEqual(self.logged, [(0, {"loss": 3}), (1, {"loss": 2})])
+
     def test_values_that_are_not_finite_stay_so(self):
         self.append({"step": 0, "loss": "NaN", "norm": "Infinity", "note": "text"})
 

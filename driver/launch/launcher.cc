@@ -12,17 +12,22 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "c10/util/Exception.h"
+#include "driver/files/append_file.h"
 #include "driver/launch/rank_output.h"
+#include "driver/launch/restarts.h"
 #include "driver/network/printable.h"
 #include "driver/ranks/failure.h"
 #include "driver/ranks/signs_of_life.h"
+#include "driver/ranks/step_board.h"
 #include "driver/ranks/world.h"
 
 extern char** environ;
@@ -75,35 +80,99 @@ std::string DescribeDeath(const RankProcess& process) {
   return text;
 }
 
-class Launcher {
+// The signals to this process, and its output. Every start of the ranks uses the same: a signal
+// that comes between two of them is not lost.
+class Console {
  public:
-  Launcher(const CommandLine& command_line, int nproc)
-      : command_line_(command_line),
-        nproc_(nproc),
-        silence_(std::chrono::seconds(command_line.timeout_s.value_or(kDefaultTimeoutSeconds))) {
+  Console() {
     sigemptyset(&signals_);
     for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals_, signal);
     sigprocmask(SIG_BLOCK, &signals_, nullptr);
     signal_fd_ = signalfd(-1, &signals_, SFD_NONBLOCK | SFD_CLOEXEC);
     TORCH_CHECK(signal_fd_ >= 0, "signalfd: ", std::strerror(errno));
     output_.emplace();  // its threads block the signals, too
-    store_ = HostStore();
   }
 
-  int Run() {
+  const sigset_t& signals() const { return signals_; }
+  RankOutput& output() { return *output_; }
+
+  // Waits until a signal, output or `deadline`; output is forwarded.
+  void Wait(const std::optional<Clock::time_point>& deadline) {
+    std::vector<pollfd> fds = output_->PollFds();
+    fds.push_back({signal_fd_, POLLIN, 0});
+    int timeout_ms = -1;
+    if (deadline.has_value()) {
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - Clock::now());
+      timeout_ms = static_cast<int>(std::max<int64_t>(0, left.count() + 1));
+    }
+    poll(fds.data(), fds.size(), timeout_ms);
+    output_->Forward();
+  }
+
+  // Returns the next signal, or nullopt if none waits.
+  std::optional<int> NextSignal() const {
+    signalfd_siginfo info;
+    if (read(signal_fd_, &info, sizeof(info)) != sizeof(info)) return std::nullopt;
+    return static_cast<int>(info.ssi_signo);
+  }
+
+  // Waits until all output is written, until its reader has stopped for some time, or until a
+  // signal ends the wait. Returns the exit code.
+  int WaitForReaders(int code) {
+    const bool is_interrupt = code == 128 + SIGINT || code == 128 + SIGTERM || code == 128 + SIGHUP;
+    const auto patience = is_interrupt ? kTimeToReadInterrupt : kTimeToReadFailure;
+    for (size_t before; (before = output_->unwritten()) > 0;) {
+      const auto limit = code == 0 ? std::nullopt : std::make_optional(Clock::now() + patience);
+      Wait(limit);
+      for (std::optional<int> signal; (signal = NextSignal()).has_value();) {
+        if (*signal != SIGCHLD) return code == 0 ? 128 + *signal : code;
+      }
+      if (limit.has_value() && Clock::now() >= *limit && output_->unwritten() == before) break;
+    }
+    return code;
+  }
+
+ private:
+  sigset_t signals_;
+  int signal_fd_ = -1;
+  std::optional<RankOutput> output_;
+};
+
+// One start of the ranks, until all have ended.
+class Launcher {
+ public:
+  Launcher(const CommandLine& command_line, int nproc, int num_restarts, Console& console)
+      : command_line_(command_line),
+        nproc_(nproc),
+        num_restarts_(num_restarts),
+        console_(console),
+        output_(console.output()),
+        store_(HostStore(num_restarts)),
+        board_(nproc),
+        silence_(std::chrono::seconds(command_line.timeout_s.value_or(kDefaultTimeoutSeconds))) {}
+
+  Attempt Run() {
     for (int rank = 0; rank < nproc_; ++rank) Start(rank);
     for (std::vector<int> ranks; !(ranks = Running()).empty();) {
       // Until a rank has ended, all may be stopped: by a scheduler that lets them go on later.
       const bool is_ending = ranks.size() < processes_.size();
       if (is_ending && !deadline_.has_value()) LookForSilence(ranks);
       const bool looks_again = is_ending && !deadline_.has_value();
-      Wait(looks_again ? Clock::now() + silence_.between_looks() : deadline_);
+      console_.Wait(looks_again ? Clock::now() + silence_.between_looks() : deadline_);
       ReadSignals();
       Reap();
       EscalateStop();
     }
-    output_->ForwardTheRest();
-    return WaitForReaders(Conclude());
+    output_.ForwardTheRest();
+    Attempt attempt;
+    attempt.exit_code = Conclude(attempt.cause);
+    attempt.has_failed = attempt.exit_code != 0 && interrupted_by_ == 0 && !let_save_ &&
+                         (has_failed_ || !KnownAgreedEnd(*store_.store).has_value());
+    const RankProcess* culprit = mute_ != nullptr ? mute_ : first_failed_;
+    if (culprit != nullptr) attempt.step = board_.step(culprit->rank);
+    attempt.run_dir = KnownRunDir(*store_.store);
+    return attempt;
   }
 
  private:
@@ -136,7 +205,8 @@ class Launcher {
         "MASTER_ADDR=127.0.0.1",
         absl::StrCat("MASTER_PORT=", store_.port),
         "TORCHELASTIC_USE_AGENT_STORE=True",
-        "TORCHELASTIC_RESTART_COUNT=0",
+        absl::StrCat("TORCHELASTIC_RESTART_COUNT=", num_restarts_),
+        absl::StrCat(StepBoard::kVariable, "=", board_.fd()),
         absl::StrCat(kLauncherVariable, "=", getpid()),
     };
     const size_t num_own = variables.size();
@@ -164,8 +234,8 @@ class Launcher {
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    const int out = output_->AddStream(rank, STDOUT_FILENO);
-    const int err = output_->AddStream(rank, STDERR_FILENO);
+    const int out = output_.AddStream(rank, STDOUT_FILENO);
+    const int err = output_.AddStream(rank, STDERR_FILENO);
     if (out >= 0) posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
     if (err >= 0) posix_spawn_file_actions_adddup2(&files, err, STDERR_FILENO);
     posix_spawnattr_t attributes;
@@ -178,7 +248,7 @@ class Launcher {
     sigset_t none;
     sigemptyset(&none);
     posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes, &signals_);
+    posix_spawnattr_setsigdefault(&attributes, &console_.signals());
 
     RankProcess process;
     process.rank = rank;
@@ -212,24 +282,9 @@ class Launcher {
       BeginEnd({*text + ". What each rank was doing:", kHangExitCode, /*is_hang=*/true});
   }
 
-  // Until a signal, output or `deadline`; output is forwarded.
-  void Wait(const std::optional<Clock::time_point>& deadline) {
-    std::vector<pollfd> fds = output_->PollFds();
-    fds.push_back({signal_fd_, POLLIN, 0});
-    int timeout_ms = -1;
-    if (deadline.has_value()) {
-      const auto left =
-          std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - Clock::now());
-      timeout_ms = static_cast<int>(std::max<int64_t>(0, left.count() + 1));
-    }
-    poll(fds.data(), fds.size(), timeout_ms);
-    output_->Forward();
-  }
-
   void ReadSignals() {
-    signalfd_siginfo info;
-    while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
-      const int signal = static_cast<int>(info.ssi_signo);
+    for (std::optional<int> next; (next = console_.NextSignal()).has_value();) {
+      const int signal = *next;
       if (signal == SIGCHLD) continue;
       // The ranks save their state and end; a second signal ends them at once.
       if (signal == SIGTERM && let_save_ && Clock::now() - let_save_since_ < kOneRequest) continue;
@@ -270,6 +325,7 @@ class Launcher {
           WIFSIGNALED(status) || (WEXITSTATUS(status) != 1 &&
                                   WEXITSTATUS(status) != kHangExitCode && !Explained(process.rank));
       if (mute && mute_ == nullptr) mute_ = &process;
+      if (first_failed_ == nullptr) first_failed_ = &process;
       has_failed_ = true;
       BeginEnd({DescribeDeath(process), ExitCode(status)});
     }
@@ -343,9 +399,11 @@ class Launcher {
 
   // --- Ending ------------------------------------------------------------------------------------
 
-  int Conclude() {
+  // Prints how the run has ended. Returns its exit code, and the first line of the failure's
+  // report.
+  int Conclude(std::string& cause) {
     if (interrupted_by_ != 0 && !has_failed_) {
-      output_->Say(
+      output_.Say(
           absl::StrCat("lockstep: ", SignalName(interrupted_by_), "; every rank has ended"));
       return 128 + interrupted_by_;
     }
@@ -353,47 +411,33 @@ class Launcher {
     if (!failure.has_value()) {
       const std::optional<Failure> end = KnownAgreedEnd(*store_.store);
       if (!end.has_value()) return 0;
-      output_->Say(absl::StrCat("lockstep: ", Printable(end->text)));
+      output_.Say(absl::StrCat("lockstep: ", Printable(end->text)));
       return end->exit_code;
     }
     if (mute_ != nullptr) failure = {DescribeDeath(*mute_), ExitCode(*mute_->wait_status)};
-    output_->Say(absl::StrCat("lockstep: ", Printable(failure->text)));
+    cause = failure->text.substr(0, failure->text.find('\n'));
+    output_.Say(absl::StrCat("lockstep: ", Printable(failure->text)));
     if (failure->is_hang)
-      output_->Say(DescribeActivities(*store_.store, nproc_, kTimeToReadReports));
+      output_.Say(DescribeActivities(*store_.store, nproc_, kTimeToReadReports));
     if (!ended_by_us_.empty()) {
-      output_->Say(absl::StrCat("lockstep: ended the ranks that were still running: ",
-                                absl::StrJoin(ended_by_us_, ", ")));
+      output_.Say(absl::StrCat("lockstep: ended the ranks that were still running: ",
+                               absl::StrJoin(ended_by_us_, ", ")));
     }
     return failure->exit_code;
   }
 
-  // Waits until all output is written, until its reader has stopped for some time, or until a
-  // signal ends the wait. Returns the exit code.
-  int WaitForReaders(int code) {
-    const auto patience = interrupted_by_ != 0 ? kTimeToReadInterrupt : kTimeToReadFailure;
-    for (size_t before; (before = output_->unwritten()) > 0;) {
-      const auto limit = code == 0 ? std::nullopt : std::make_optional(Clock::now() + patience);
-      Wait(limit);
-      signalfd_siginfo info;
-      while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
-        const int signal = static_cast<int>(info.ssi_signo);
-        if (signal != SIGCHLD) return code == 0 ? 128 + signal : code;
-      }
-      if (limit.has_value() && Clock::now() >= *limit && output_->unwritten() == before) break;
-    }
-    return code;
-  }
-
   const CommandLine& command_line_;
   const int nproc_;
-  sigset_t signals_;
-  int signal_fd_ = -1;
-  std::optional<RankOutput> output_;
+  const int num_restarts_;
+  Console& console_;
+  RankOutput& output_;
   HostedStore store_;
+  StepBoard board_;
   std::vector<RankProcess> processes_;
   Silence silence_;
 
   bool has_failed_ = false;
+  const RankProcess* first_failed_ = nullptr;
   const RankProcess* mute_ = nullptr;  // the first that died without a word
   int interrupted_by_ = 0;
   bool let_save_ = false;  // a first SIGTERM was passed on
@@ -403,10 +447,31 @@ class Launcher {
   std::vector<int> ended_by_us_;
 };
 
+// Writes the restart into metrics.jsonl, if the run has made its folder. Returns what failed.
+std::string NoteRestart(int count, const Attempt& attempt) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(attempt.run_dir, error)) return "";
+  auto file = AppendFile::Open(attempt.run_dir + "/metrics.jsonl");
+  absl::Status status = file.status();
+  if (status.ok()) status = file->Append(RestartRecord(count, attempt));
+  return std::string(status.message());
+}
+
 }  // namespace
 
-int Launch(const CommandLine& command_line, int nproc) {
-  return Launcher(command_line, nproc).Run();
+int Launch(CommandLine command_line, int nproc) {
+  Console console;
+  Restarts restarts(command_line.restarts.value_or(0));
+  for (;;) {
+    const Attempt attempt = Launcher(command_line, nproc, restarts.count(), console).Run();
+    const Restarts::Decision decision = restarts.After(attempt);
+    if (!decision.text.empty()) console.output().Say(decision.text);
+    if (!decision.starts_again) return console.WaitForReaders(attempt.exit_code);
+    if (attempt.run_dir.empty()) continue;
+    command_line.run_dir = attempt.run_dir;  // also if the ranks have named it
+    const std::string problem = NoteRestart(restarts.count(), attempt);
+    if (!problem.empty()) console.output().Say("lockstep: warning: " + problem);
+  }
 }
 
 void DieWithLauncher() {

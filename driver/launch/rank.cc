@@ -42,6 +42,7 @@
 #include "driver/ranks/failure.h"
 #include "driver/ranks/script_calls.h"
 #include "driver/ranks/signs_of_life.h"
+#include "driver/ranks/step_board.h"
 #include "driver/ranks/watchdog/wait_watch.h"
 #include "driver/ranks/watchdog/watchdog.h"
 #include "torch/csrc/distributed/c10d/HashStore.hpp"
@@ -120,6 +121,10 @@ Member MemberOf(const World& world) {
   return {world.store, environment.rank, environment.mirrored ? 1 : environment.world_size,
           environment.rank == 0 && !environment.store_is_hosted};
 }
+
+// Returns whether another process wants to know how this one ends: another rank, or a launcher,
+// which a single rank has with --restarts.
+bool IsWatched(const World& world) { return MemberOf(world).world_size > 1 || HasLauncher(); }
 
 // Prints that this rank ends because of another rank's failure. A launcher prints failures itself,
 // so ranks call this, and TellCause, only without a launcher or if it cannot hear of the failure.
@@ -323,8 +328,7 @@ void ShareCores(const RankEnvironment& environment) {
 // runs/<script>-<time>-<random>, the same on every rank. Runs that start in the same second, on
 // this machine or another, share no folder.
 std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
-  constexpr char kKey[] = "lockstep/run_dir";
-  if (world.environment.rank != 0) return world.store->get_to_str(kKey);
+  if (world.environment.rank != 0) return world.store->get_to_str(kRunDirKey);
   std::string run_dir = command_line.run_dir;
   if (command_line.dry_run) {  // also with --run-dir: nothing of that run may change
     run_dir = std::filesystem::temp_directory_path() / "lockstep-dry-run-XXXXXX";
@@ -338,7 +342,7 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
                            "-", absl::Hex(std::random_device()() & 0xffff, absl::kZeroPad4));
   }
   run_dir = std::filesystem::absolute(run_dir).string();
-  world.store->set(kKey, std::vector<uint8_t>(run_dir.begin(), run_dir.end()));
+  world.store->set(kRunDirKey, std::vector<uint8_t>(run_dir.begin(), run_dir.end()));
   return run_dir;
 }
 
@@ -372,7 +376,7 @@ void TellEnd(const World& world, const std::string& how) {
 // Every rank ends by this, with the same code and for the same reason. Rank 0 tells it where no
 // launcher does.
 [[noreturn]] void EndTogether(const World& world, int code, const std::string& reason) {
-  if (world.environment.world_size > 1) ReportAgreedEnd(*world.store, {reason, code});
+  if (IsWatched(world)) ReportAgreedEnd(*world.store, {reason, code});
   if (world.environment.rank == 0 && !HasLauncher())
     std::fprintf(stderr, "lockstep: %s\n", reason.c_str());
   TellEnd(world, "as all ranks agreed");
@@ -397,7 +401,7 @@ int Exit(lua_State* state) {
     TellEnd(world, "by " + call);
     EndNormally(world);
   }
-  if (MemberOf(world).world_size > 1) {
+  if (IsWatched(world)) {
     BeginEnd();
     const int rank = world.environment.rank;
     const std::string text = absl::StrCat("rank ", rank, " called ", call);
@@ -425,6 +429,11 @@ std::optional<lua::ScriptError> RunIn(lua::LuaVm& vm, Context& context) {
     if (auto error = vm.RunString("require('lockstep.dry_run').start()", "=lockstep")) return error;
   }
   if (auto error = vm.RunFile(script)) return error;
+  // A state may still be written in the background.
+  if (auto error = vm.RunString(
+          "local state = package.loaded['lockstep.state'] if state then state.finish() end",
+          "=lockstep"))
+    return error;
   if (context.command_line.dry_run) {
     if (auto error = vm.RunString("require('lockstep.dry_run').finish()", "=lockstep"))
       return error;
@@ -464,6 +473,7 @@ void RunRank(const CommandLine& command_line, const RankEnvironment& environment
   context.timeout = std::chrono::seconds(command_line.timeout_s.value_or(kDefaultTimeoutSeconds));
   try {
     DieWithLauncher();
+    JoinStepBoard(environment.local_rank);
     // Gloo may write to a peer that has just left. This is an error of the collective, and must not
     // end the process silently. A single rank ends as other programs do: `lockstep ... | head`.
     if (environment.world_size > 1) signal(SIGPIPE, SIG_IGN);

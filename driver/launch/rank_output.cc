@@ -65,8 +65,8 @@ void RankOutput::ForwardTheRest() {
     }
     EndLastLine(stream);
     if (stream.fd >= 0) close(stream.fd);
-    stream.fd = -1;
   }
+  streams_.clear();
 }
 
 void RankOutput::Say(const std::string& line) { err_.Write(line + "\n"); }

@@ -66,6 +66,9 @@ void ListenOnlyAt(const std::string& address, c10d::TCPStoreOptions& options) {
   options.port = PortOf(*fd);
 }
 
+// Keys of an attempt that torchrun or our launcher restarted must not be seen by the next.
+std::string PrefixOf(int attempt) { return absl::StrCat("attempt/", attempt); }
+
 c10::intrusive_ptr<c10d::Store> NewStore(const RankEnvironment& environment,
                                          std::chrono::milliseconds timeout) {
   if (environment.mirrored || (environment.world_size == 1 && environment.master_port == 0)) {
@@ -97,9 +100,7 @@ c10::intrusive_ptr<c10d::Store> NewStore(const RankEnvironment& environment,
   }
   // From here on ranks wait in the store for others: the watchdog must come first.
   store->setTimeout(timeout + kTimeToReport);
-  // Keys of an attempt that torchrun restarted must not be seen by the next.
-  return c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("attempt/", environment.attempt),
-                                                store);
+  return c10::make_intrusive<c10d::PrefixStore>(PrefixOf(environment.attempt), store);
 }
 
 // Blocks until every rank has come here. Returns their addresses; `address` is this rank's own.
@@ -289,7 +290,7 @@ int LocalGpuCount() {
   return count;
 }
 
-HostedStore HostStore() {
+HostedStore HostStore(int attempt) {
   c10d::TCPStoreOptions options;
   options.port = 0;
   options.isServer = true;
@@ -297,7 +298,11 @@ HostedStore HostStore() {
   ListenOnlyAt("127.0.0.1", options);
   auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
   const uint16_t port = store->getPort();
-  return {c10::make_intrusive<c10d::PrefixStore>("attempt/0", store), port};
+  return {c10::make_intrusive<c10d::PrefixStore>(PrefixOf(attempt), store), port};
+}
+
+std::string KnownRunDir(c10d::Store& store) {
+  return store.check({kRunDirKey}) ? store.get_to_str(kRunDirKey) : "";
 }
 
 bool HasStrictBackend() { return WrapCpuBackend != nullptr; }

@@ -25,12 +25,18 @@ namespace lockstep::driver {
 // CUDA_VISIBLE_DEVICES. Counts device files, so it loads no driver.
 int LocalGpuCount();
 
-// A TCP store that this process hosts on 127.0.0.1, at a port that the kernel chose.
+// A TCP store that this process hosts on 127.0.0.1, at a port that the kernel chose. `attempt` is
+// that of the ranks' environment.
 struct HostedStore {
   c10::intrusive_ptr<c10d::Store> store;
   uint16_t port = 0;
 };
-HostedStore HostStore();
+HostedStore HostStore(int attempt);
+
+// The key in the run's store under which rank 0 leaves the path of the run's folder.
+inline constexpr char kRunDirKey[] = "lockstep/run_dir";
+// Returns the path of the run's folder; "" if rank 0 has not chosen one yet.
+std::string KnownRunDir(c10d::Store& store);
 
 struct World {
   RankEnvironment environment;

@@ -24,6 +24,9 @@ const char kUsage[] =
   --run-dir DIR    where metrics, configuration and plots go; default: a new one in runs/
   --timeout S      seconds that ranks wait for each other; then the run ends with exit code 3 and
                    a table of what each rank was doing; default: 120
+  --restarts N     starts the ranks again at once after a failure, at most N times; run:resume goes on
+                   from the last saved state. Not after exit code 2, an interrupt, SIGTERM, or three
+                   failures in a row at the same step; default: 0
   --debug-collectives
                    ranks compare the collectives of backward passes, too, before they enter them, and
                    name the script line of each that differs; slower
@@ -44,18 +47,19 @@ namespace {
 
 constexpr int kMaxNproc = 1024;
 constexpr int kMaxTimeout = 7 * 24 * 3600;
+constexpr int kMaxRestarts = 100000;
 
 absl::Status InvalidArgument(const std::string& message) {
   return absl::InvalidArgumentError(
       absl::StrCat(OneLine(message), "; ./run --help lists the options"));
 }
 
-absl::Status ParseCount(const std::string& option, const char* unit, int max,
+absl::Status ParseCount(const std::string& option, const char* unit, int min, int max,
                         const std::string& value, std::optional<int>& count) {
   int parsed = 0;
-  if (!absl::SimpleAtoi(value, &parsed) || parsed < 1 || parsed > max) {
-    return InvalidArgument(absl::StrCat(option, " takes a whole number of ", unit, " from 1 to ",
-                                        max, ", not \"", value, "\""));
+  if (!absl::SimpleAtoi(value, &parsed) || parsed < min || parsed > max) {
+    return InvalidArgument(absl::StrCat(option, " takes a whole number of ", unit, " from ", min,
+                                        " to ", max, ", not \"", value, "\""));
   }
   count = parsed;
   return absl::OkStatus();
@@ -128,10 +132,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     const size_t equals = argument.find('=');
     const std::string option = argument.substr(0, equals);
     if (option != "--nproc" && option != "--set" && option != "--run-dir" &&
-        option != "--timeout") {
-      const std::string nearest =
-          base::Nearest(option, {"--nproc", "--set", "--run-dir", "--timeout", "--list", "--help",
-                                 "--version", "--dry-run", "--debug-collectives"});
+        option != "--timeout" && option != "--restarts") {
+      const std::string nearest = base::Nearest(
+          option, {"--nproc", "--set", "--run-dir", "--timeout", "--restarts", "--list", "--help",
+                   "--version", "--dry-run", "--debug-collectives"});
       return InvalidArgument(
           absl::StrCat("unknown option \"", option, "\"",
                        nearest.empty() ? "" : absl::StrCat(" (did you mean \"", nearest, "\"?)")));
@@ -146,9 +150,11 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     }
     absl::Status status;
     if (option == "--nproc") {
-      status = ParseCount(option, "ranks", kMaxNproc, value, command_line.nproc);
+      status = ParseCount(option, "ranks", 1, kMaxNproc, value, command_line.nproc);
     } else if (option == "--timeout") {
-      status = ParseCount(option, "seconds", kMaxTimeout, value, command_line.timeout_s);
+      status = ParseCount(option, "seconds", 1, kMaxTimeout, value, command_line.timeout_s);
+    } else if (option == "--restarts") {
+      status = ParseCount(option, "restarts", 0, kMaxRestarts, value, command_line.restarts);
     } else if (option == "--set") {
       status = ParseSetting(value, command_line);
     } else if (value.empty()) {

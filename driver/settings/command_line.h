@@ -1,7 +1,7 @@
 // The command line of `lockstep`.
 //
-//    lockstep [--nproc N] [--run-dir DIR] [--timeout SECONDS] [--debug-collectives] [--dry-run]
-//             [SCRIPT [--set key=value]... [ARGUMENT]...]
+//    lockstep [--nproc N] [--run-dir DIR] [--timeout SECONDS] [--restarts N]
+//             [--debug-collectives] [--dry-run] [SCRIPT [--set key=value]... [ARGUMENT]...]
 //    lockstep --list [FOLDER]
 //    lockstep --version
 //
@@ -25,6 +25,7 @@ struct CommandLine {
   std::string script;        // empty: an interactive session
   std::string run_dir;       // empty: a new one, runs/<script>-<time>-<random>
   std::optional<int> timeout_s;    // of the meeting of ranks and of each collective
+  std::optional<int> restarts;     // how often the ranks are started again after a failure
   bool debug_collectives = false;  // ranks compare each collective before they enter it
   bool dry_run = false;            // one step of rank 0 alone, and what it takes
   std::vector<std::pair<std::string, std::string>> settings;  // --set key=value, in order

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -64,6 +65,12 @@ TEST(CommandLine, CollectivesAreComparedWhereAskedFor) {
   EXPECT_FALSE(Parse({"train.lua", "--", "--debug-collectives"}).debug_collectives);
 }
 
+TEST(CommandLine, ARunIsStartedAgainWhereAskedFor) {
+  EXPECT_EQ(Parse({"train.lua"}).restarts, std::nullopt);
+  EXPECT_EQ(Parse({"--restarts", "10", "train.lua"}).restarts, 10);
+  EXPECT_EQ(Parse({"train.lua", "--restarts=0"}).restarts, 0);
+}
+
 TEST(CommandLine, ASettingMayHaveAnEmptyValue) {
   EXPECT_THAT(Parse({"a.lua", "--set", "name="}).settings, ElementsAre(Pair("name", "")));
 }
@@ -76,6 +83,9 @@ TEST(CommandLine, ErrorsNameTheArgumentAndWhatWasExpected) {
       {{"--nproc", "0", "a.lua"},
        "--nproc takes a whole number of ranks from 1 to 1024, not \"0\""},
       {{"--nproc", "-3", "a.lua"}, "not \"-3\""},
+      {{"--restarts", "-1", "a.lua"},
+       "--restarts takes a whole number of restarts from 0 to 100000, not \"-1\""},
+      {{"--restart", "3", "a.lua"}, "did you mean \"--restarts\"?"},
       {{"--nproc", "two", "a.lua"}, "not \"two\""},
       {{"--nproc", "99999", "a.lua"}, "not \"99999\""},
       {{"--nproc"}, "--nproc needs a value"},

@@ -33,7 +33,7 @@ struct RankEnvironment {
   std::string master_addr;   // host of the key-value store
   uint16_t master_port = 0;
   bool store_is_hosted = false;  // by torchrun's agent or our launcher, not by rank 0
-  int attempt = 0;               // torchrun's restart count: keeps the attempts' keys apart
+  int attempt = 0;               // how often torchrun or our launcher has started the ranks again
   bool mirrored = false;         // --dry-run: no other rank is there (see mirror.h)
 };
 

@@ -12,13 +12,16 @@ local torch = require "lockstep.torch"
 local config = run.config {
   steps = 12,
   every = 1,
+  async = false,
   batch_size = 4, -- over all ranks
   dropout = 0.0, -- draws from each rank's own generator
   own_values = false, -- that differ from rank to rank
   double = true,
+  kill_steps = { -1 }, -- by start of the run: the step within which a rank kills itself
 }
-require("ffi").cdef "int getpid(void);"
-print("I am " .. dist.rank() .. " pid " .. require("ffi").C.getpid())
+local C = require("ffi").C
+require("ffi").cdef "int getpid(void); int kill(int, int);"
+print("I am " .. dist.rank() .. " pid " .. C.getpid())
 if config.double then torch.set_default_dtype(torch.float64) end
 torch.manual_seed(3)
 math.randomseed(3)
@@ -33,7 +36,8 @@ if config.dropout > 0 then torch.manual_seed(3 + dist.rank()) end
 local optimizer = optim.AdamW(model:parameters(), { lr = 1e-2 })
 local dataset = sharding.dataset { size = 28, seed = 1 }
 local own = config.own_values and { rank = dist.rank() } or {}
-run:state({ model = model, optimizer = optimizer, data = dataset, own = own }, { every = config.every, keep = 2 })
+run:state({ model = model, optimizer = optimizer, data = dataset, own = own },
+  { every = config.every, keep = 2, async = config.async })
 run:resume()
 
 local function loader()
@@ -49,13 +53,22 @@ local function loader()
   return torch.tensor(indices, { dtype = torch.int64 })
 end
 
+--- A kill comes at one of three moments of its step, on one of the ranks.
+local function perhaps_die(step, moment)
+  local is_due = config.kill_steps[run.restarts + 1] == step and step % 3 == moment
+  if is_due and dist.rank() == step % dist.world_size() then C.kill(C.getpid(), 9) end
+end
+
 for step, indices in run:steps(loader, config.steps) do
   print("step " .. step)
+  perhaps_die(step, 0)
   local loss = torch.mse_loss(model(inputs:index_select(0, indices)), targets:index_select(0, indices))
   loss:backward()
+  perhaps_die(step, 1)
   optimizer:step(1 + math.random())
   optimizer:zero_grad()
   log.step { loss = sharding.weighted_mean(loss:item(), 1) }
+  perhaps_die(step, 2)
 end
 
 local all = { tostring(math.random()), torch.randn({ 2 }) }

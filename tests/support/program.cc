@@ -72,6 +72,14 @@ Metrics ReadMetrics(const Folder& folder, const std::string& file) {
   return metrics;
 }
 
+std::vector<std::string> LinesWith(const std::string& text, const std::string& part) {
+  std::vector<std::string> lines;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
+    lines.push_back(text.substr(at, text.find('\n', at) - at));
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
 void ExpectOneComplaint(const Ended& ended, const std::string& message) {
   EXPECT_EQ(Count("\n" + ended.err, "\nlockstep: "), 1) << ended.err;
   EXPECT_EQ(Count(ended.err, message), 1) << "expected once: " << message << "\nin: " << ended.err;

@@ -53,6 +53,9 @@ Metrics ReadMetrics(const Folder& folder, const std::string& file);
 // `message` once.
 void ExpectOneComplaint(const Ended& ended, const std::string& message);
 
+// Returns the lines of `text` that contain `part`, each from there on, sorted.
+std::vector<std::string> LinesWith(const std::string& text, const std::string& part);
+
 // Returns the number of times that `part` occurs in `text`.
 int Count(const std::string& text, const std::string& part);
 

@@ -33,8 +33,8 @@ local peak_flops ---@type number?
 
 --- The fields of a step's JSON object in addition to the script's.
 local OWN_FIELDS = { step = true, memory_bytes = true, alloc_retries = true, ooms = true, elapsed_s = true,
-  step_s = true, data_share = true, tokens_per_s = true, tflops = true, mfu = true, metrics_lost = true,
-  nonfinite_steps = true, slowest_rank = true, slowest_late_s = true }
+  step_s = true, data_share = true, saving_s = true, tokens_per_s = true, tflops = true, mfu = true,
+  metrics_lost = true, nonfinite_steps = true, slowest_rank = true, slowest_late_s = true }
 
 local function is_rank_0() return dist.rank() == 0 end
 
@@ -106,6 +106,7 @@ local function status_of(object, straggler, step, total, now)
   if nonfinite.count > 0 then parts[#parts + 1] = "nonfinite " .. nonfinite.count end
   if metrics.lost > 0 then parts[#parts + 1] = "metrics lost " .. metrics.lost end
   if object.data_share then parts[#parts + 1] = string.format("data %.0f%%", 100 * object.data_share) end
+  if (object.saving_s or 0) >= 0.5 then parts[#parts + 1] = string.format("saving %.0f s", object.saving_s) end
   if straggler and straggler.is_notable then parts[#parts + 1] = stragglers.describe(straggler) end
   if total and steps_logged > 1 then
     local step_s = (now - started) / (steps_logged - 1)
@@ -166,7 +167,8 @@ function M.step(fields)
   local now = core.now()
   local seconds = last_time and now - last_time
   local data_seconds = run.progress.data_seconds
-  run.progress.data_seconds = 0
+  local saving_seconds = run.progress.saving_seconds
+  run.progress.data_seconds, run.progress.saving_seconds = 0, 0
   local default_step = run.progress.step or steps_logged
   last_time, started, steps_logged = now, started or now, steps_logged + 1
   local flops = flops_since_last()
@@ -179,6 +181,7 @@ function M.step(fields)
   object.step, object.elapsed_s = step, now - started
   local straggler = stragglers.take()
   if straggler then object.slowest_rank, object.slowest_late_s = straggler.rank, straggler.late_s end
+  object.saving_s = saving_seconds > 0 and saving_seconds or nil
   object.nonfinite_steps = nonfinite.count > 0 and nonfinite.count or nil
   -- The beginning of the first step is unknown.
   if seconds then
@@ -212,7 +215,10 @@ function M.go_on_from(step, text)
   local file = io.open(path)
   for line in file and file:lines() or function() end do
     local ok, object = pcall(core.json_decode, line)
-    if ok and type(object) == "table" and type(object.step) == "number" and object.step < step then
+    local is_object = ok and type(object) == "table"
+    if is_object and object.event == "restart" then
+      kept[#kept + 1] = line .. "\n" -- the launcher's: it happened, whatever was lost
+    elseif is_object and type(object.step) == "number" and object.step < step then
       kept[#kept + 1] = line .. "\n"
       local fields = {}
       for name, value in pairs(object) do

@@ -17,7 +17,8 @@ local torch = require "lockstep.torch"
 ---@class lockstep.run
 ---@field dir string the run's folder, the same on every rank; made, and kept for this run alone, when first asked for
 ---@field args string[] what stood after the script on the command line
-local M = {}
+---@field restarts integer how often the run's launcher has started it again after a failure; 0 at first
+local M = { restarts = core.restarts() }
 
 --- The loop's state, which run:steps fills. Private to the library.
 ---@class lockstep.run.Progress
@@ -25,12 +26,13 @@ local M = {}
 ---@field is_under_way (fun(): boolean)? from a loop's first step to its end: whether no break or error has left it
 ---@field total integer? steps that the loop will take, where known
 ---@field data_seconds number spent waiting for the loader since it was last asked
+---@field saving_seconds number spent waiting for the end of a save in the background, since it was last asked
 ---@field batch table the loader's first value of the step under way, at 1, for messages; held weakly
 ---@field resumed integer? steps that run:resume found done, until a loop has taken them up
 ---@field config table? what run.config returned last
 ---@field on_step table<fun(step: integer?), true> called before a step's data is loaded, and with nil after the last
-M.progress = { step = nil, total = nil, data_seconds = 0, batch = setmetatable({}, { __mode = "v" }), resumed = nil,
-  on_step = {} }
+M.progress = { step = nil, total = nil, data_seconds = 0, saving_seconds = 0,
+  batch = setmetatable({}, { __mode = "v" }), resumed = nil, on_step = {} }
 
 -- Configuration -----------------------------------------------------------------------------------
 
@@ -224,6 +226,16 @@ end
 
 -- Steps -------------------------------------------------------------------------------------------
 
+local has_said_that_it_begins_anew = M.restarts == 0
+
+--- Says that a run which was started again does not continue from a state.
+local function say_that_it_begins_anew()
+  if has_said_that_it_begins_anew or dist.rank() ~= 0 then return end
+  has_said_that_it_begins_anew = true
+  io.stderr:write(("lockstep: restart %d begins again with step 0: no saved state was resumed (run:state { ... }, "
+    .. "{ every = n } saves one, and run:resume() loads it)\n"):format(M.restarts))
+end
+
 local function check_no_loop()
   if core_state.in_loop() then
     core.raise("run:steps: another loop of run:steps is under way, whose steps these would count as; loop over the "
@@ -257,6 +269,7 @@ function M:steps(loader, total)
   local state = require "lockstep.state"
   state.check_loader(loader)
   local step = (M.progress.resumed or 0) - 1
+  if M.progress.resumed == nil and M.progress.step == nil then say_that_it_begins_anew() end
   M.progress.total, M.progress.resumed = total, nil
   local has_begun, is_for = false, false
   -- Only a `for` loop shows whether it was left.
@@ -281,6 +294,7 @@ function M:steps(loader, total)
   local function next_step()
     if not has_begun then
       check_no_loop() -- that has begun since
+      M.progress.saving_seconds = 0
       state.begin_loop(step + 1)
       nonfinite.begin_loop()
       core_state.begin_loop(next_step)
@@ -352,9 +366,12 @@ end
 ---
 --- `keep`: the number of latest states to keep; older ones are removed. `every`: run:steps saves after every so many
 --- steps, and at the end. A run that SIGTERM asks to end saves after the present step, and ends with exit code 143.
---- Collective.
+---
+--- `async`: a save of `every` copies the state between two steps, and a thread writes it while the next steps run. One
+--- is under way at a time; the next waits, and the step line says how long. A write that failed is an error at the next
+--- step or save, on every rank. All other saves, and the end of the run, wait for it. Collective.
 ---@param objects table<string, any>
----@param opts {keep: integer?, every: integer?}?
+---@param opts {keep: integer?, every: integer?, async: boolean?}?
 function M:state(objects, opts)
   check_colon(self, "state")
   require("lockstep.state").register(objects, opts)

@@ -3,6 +3,7 @@
 --- Every rank calls each of these functions alike. A failure of one rank is an error on all, the same on each.
 
 local agreement = require "lockstep.state.agreement"
+local background = require "lockstep.state.background"
 local best = require "lockstep.state.best"
 local contents = require "lockstep.state.contents"
 local core = require "lockstep.core"
@@ -21,7 +22,7 @@ local M = {}
 local SIGTERM_EXIT_CODE = 143
 
 local objects ---@type table<string, any>?
-local keep, every = 3, nil ---@type integer, integer?
+local keep, every, is_async = 3, nil, false ---@type integer, integer?, boolean
 local left_out = {} ---@type string[] what run:resume was told to leave out, of names that are not registered
 local kept_step ---@type integer? of the state that was saved between steps, or resumed, last
 
@@ -36,15 +37,17 @@ end
 
 --- See run:state. Collective.
 ---@param given table<string, any>
----@param opts {keep: integer?, every: integer?}?
+---@param opts {keep: integer?, every: integer?, async: boolean?}?
 function M.register(given, opts)
-  local o = options.read("run:state", opts, { keep = 3, every = options.optional })
+  local o = options.read("run:state", opts, { keep = 3, every = options.optional, async = false })
   for _, name in ipairs { "keep", "every" } do
     local value = o[name]
     if value and not plain.is_whole(value, 1) then
       core.raise(("run:state: %s must be a whole number of at least 1, not %s"):format(name, tostring(value)))
     end
   end
+  plain.check(not o.async or o.every,
+    "run:state: async is for the saves of every = n, which is not given; run:save waits for its files")
   plain.check(type(given) == "table" and next(given) ~= nil,
     "run:state: the objects come in a table by name, as in run:state { model = model }")
   for name, object in pairs(given) do
@@ -55,19 +58,24 @@ function M.register(given, opts)
   end
   agreement.together("run:state", function() return run.dir end) -- which another run may have
   agreement.same("run:state", { every = tostring(o.every or "none"), keep = tostring(o.keep),
-    objects = table.concat(plain.keys(given), ", ") }, "give every rank the same")
-  objects, keep, every, kept_step, left_out = given, o.keep, o.every, nil, {}
+    async = tostring(o.async), objects = table.concat(plain.keys(given), ", ") }, "give every rank the same")
+  background.finish() -- of the objects before
+  objects, keep, every, is_async, kept_step, left_out = given, o.keep, o.every, o.async, nil, {}
   best.begin(nil)
   core_state.announce_saving()
 end
 
 -- Saving and resuming ---------------------------------------------------------------------------------
 
-local function save_in(folder_of_states, step, num_kept, replace)
+--- Starts a save by `begin`, of this module or the background's, when none is under way any more.
+local function begin_save(begin, folder_of_states, step, num_kept, replace)
+  run.progress.saving_seconds = run.progress.saving_seconds + background.finish()
   optimizers.compare("run:save", objects)
-  return saving.save(objects, step, { root = folder_of_states, keep = num_kept, config = run.progress.config,
+  return begin(objects, step, { root = folder_of_states, keep = num_kept, config = run.progress.config,
     left_out = left_out, replace = replace })
 end
+
+local function save_in(...) return saving.finish(begin_save(saving.begin, ...)) end
 
 --- See run:save.
 ---@param step integer steps that are done
@@ -97,6 +105,7 @@ end
 ---@return state.Best?
 function M.load_best()
   check_registered("run:load_best")
+  background.finish()
   return resuming.load_best(objects, run.dir .. "/best")
 end
 
@@ -109,6 +118,7 @@ function M.resume(opts)
     core.raise("run:resume: from must be a folder's path, not a " .. type(o.from))
   end
   check_registered("run:resume")
+  background.finish()
   local step, unknown = resuming.resume(objects,
     { root = root(), from = o.from, without = o.without, config = run.progress.config })
   kept_step, left_out = step, unknown
@@ -139,17 +149,18 @@ function M.begin_loop(first)
   kept_step = nil
 end
 
---- Returns whether any rank was asked to end. Raises an error on all if the loop ends on some ranks only, or if their
---- optimizers differ. Collective.
+--- Returns whether any rank was asked to end, and whether the threads of all ranks are done with the save that is under
+--- way. Raises an error on all if the loop ends on some ranks only, or if their optimizers differ. Collective.
 ---@param done integer steps
 ---@param is_end boolean
 ---@param fingerprint string of the optimizers, where they are compared
 local function agree(done, is_end, fingerprint)
-  local asked, ends, goes_on, is_same = false, nil, nil, true
-  local own = (is_end and "x" or "g") .. (core_state.sigterm_came() and "t" or "-") .. fingerprint
-  for rank, text in ipairs(agreement.flags(own)) do
+  local asked, ends, goes_on, is_same, is_written = false, nil, nil, true, true
+  local letters = (is_end and "x" or "g") .. (core_state.sigterm_came() and "t" or "-") .. background.letter()
+  for rank, text in ipairs(agreement.flags(letters .. fingerprint)) do
     asked = asked or text:sub(2, 2) == "t"
-    is_same = is_same and text:sub(3) == fingerprint
+    is_written = is_written and text:sub(3, 3) == "d"
+    is_same = is_same and text:sub(4) == fingerprint
     if text:sub(1, 1) == "x" then ends = ends or rank - 1 else goes_on = goes_on or rank - 1 end
   end
   if ends and goes_on then
@@ -157,7 +168,7 @@ local function agree(done, is_end, fingerprint)
       .. "rank the same number of batches, as sharding.dataset { drop_last = true } does"):format(ends, done, goes_on))
   end
   if not is_same then optimizers.compare(("run:steps: after %d steps"):format(done), objects) end
-  return asked
+  return asked, is_written
 end
 
 --- run:steps calls it between two steps, before the next batch is drawn. It saves if it is time, or if a rank was asked
@@ -167,13 +178,16 @@ end
 function M.between_steps(done, is_end)
   if not objects then return end
   core_state.catch_sigterm(true)
-  local asked = agree(done, is_end, optimizers.fingerprint(objects))
+  local asked, is_written = agree(done, is_end, optimizers.fingerprint(objects))
+  if is_written then background.go_on() end
   local is_time = every and done > 0 and (is_end or done % every == 0)
   -- The state that the script saved within the step may be older than the step's results.
+  local goes_on = is_async and not asked and not is_end
   if kept_step ~= done and (asked or is_time) then
-    M.save(done)
+    if goes_on then begin_save(background.begin, root(), done, keep) else M.save(done) end
     kept_step = done
   end
+  if not goes_on then background.finish() end
   if asked then
     core_state.end_together(SIGTERM_EXIT_CODE, ("SIGTERM: the state after %d steps is in %s/%s; the same command "
       .. "with --run-dir %s goes on from there"):format(done, root(), folder.name(done), run.dir))
@@ -189,5 +203,9 @@ function M.after_loading(done, is_end)
   agree(done, is_end, "")
   if is_end then M.between_steps(done, true) end
 end
+
+--- The program calls it when the script has ended: a loop that was left by a break may have left a save under way.
+--- Collective if one is.
+function M.finish() background.finish() end
 
 return M

@@ -92,9 +92,13 @@ function core.settings() end
 ---@return string
 function core.run_dir() end
 
---- For the report of a hang: which step this rank is at.
+--- For the report of a hang, and for the launcher: which step this rank is at.
 ---@param step integer
 function core.set_step(step) end
+
+--- How often the run's launcher has started it again after a failure.
+---@return integer
+function core.restarts() end
 
 --- Returns fn(...). Other ranks may wait for this one meanwhile, for so many seconds at most. See run.alone.
 ---@param seconds integer? nil: for ever

@@ -23,6 +23,26 @@ function files.remove(path) end
 ---@return boolean is_gone
 function files.remove_folder(path, names) end
 
+--- Work on files by a thread.
+---@class lockstep.core.files.Job
+local Job = {}
+
+--- Whether wait would return at once.
+---@return boolean
+function Job:is_done() end
+
+--- Waits for the end. Returns for each step the length and checksum of the file that it wrote, otherwise false. Raises
+--- the error of the step that failed.
+---@return ({bytes: integer, crc32: string}|false)[]
+function Job:wait() end
+
+--- Starts a thread that works on files, step by step up to the first error. The tensors must not change meanwhile.
+--- Steps: {"tensors", path, tensors by name, metadata}, {"text", path, text}, {"sync", folder}, {"rename", from, to},
+--- {"remove", folder, names} (see remove_folder).
+---@param steps any[][]
+---@return lockstep.core.files.Job
+function files.start(steps) end
+
 --- Makes a new folder whose name begins with `prefix`.
 ---@param prefix string
 ---@return string path

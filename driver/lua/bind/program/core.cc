@@ -25,6 +25,7 @@
 #include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
 #include "driver/ranks/failure.h"
+#include "driver/ranks/step_board.h"
 
 namespace lockstep::lua {
 
@@ -177,10 +178,18 @@ int IsTensorMethod(lua_State* state) {
   return 1;
 }
 
-// set_step(step): for the report of a hang.
+// set_step(step): for the report of a hang, and for the launcher.
 int SetStep(lua_State* state) {
-  GetContext(state).world.activity->SetStep(ReadInteger(state, 1, "set_step: step"));
+  const int64_t step = ReadInteger(state, 1, "set_step: step");
+  GetContext(state).world.activity->SetStep(step);
+  driver::NoteStep(step);
   return 0;
+}
+
+// restarts() -> how often the run's launcher has started it again.
+int Restarts(lua_State* state) {
+  PushInteger(state, GetContext(state).world.environment.attempt);
+  return 1;
 }
 
 // alone(seconds or nil, fn, ...) -> fn's results: ranks that wait for this one do not end the run
@@ -222,6 +231,7 @@ int OpenCore(lua_State* state) {
                        {"settings", Settings},
                        {"run_dir", RunDir},
                        {"set_step", SetStep},
+                       {"restarts", Restarts},
                        {"alone", Alone},
                        {"operators", Operators},
                        {"schemas", Schemas},

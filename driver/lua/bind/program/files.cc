@@ -17,10 +17,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "driver/files/append_file.h"
+#include "driver/files/folder.h"
 #include "driver/files/new_file.h"
 #include "driver/files/regular_file.h"
 #include "driver/files/run_lock.h"
 #include "driver/lua/bind/open.h"
+#include "driver/lua/bind/program/file_job.h"
 #include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
@@ -64,9 +66,7 @@ int List(lua_State* state) {
 int Rename(lua_State* state) {
   const std::string from = ReadString(state, 1, "rename: from");
   const std::string to = ReadString(state, 2, "rename: to");
-  std::error_code error;
-  fs::rename(from, to, error);
-  CheckCode(error, absl::StrCat("rename ", from, " to ", to));
+  Check(driver::Rename(from, to));
   return 0;
 }
 
@@ -83,20 +83,9 @@ int Remove(lua_State* state) {
 // that was all. If the path is a link, removes the link alone.
 int RemoveFolder(lua_State* state) {
   const std::string path = ReadString(state, 1, "remove_folder: path");
-  ReadTable(state, 2, "remove_folder: names");
-  std::error_code error;
-  if (!fs::is_symlink(path, error)) {
-    ForEachElement(state, 2, [&](int) {
-      const std::string file =
-          absl::StrCat(path, "/", ReadString(state, -1, "remove_folder: a name"));
-      std::error_code failed;
-      fs::remove(file, failed);
-      CheckCode(failed, absl::StrCat("remove ", file));
-    });
-  }
-  fs::remove(path, error);
-  if (error != std::errc::directory_not_empty) CheckCode(error, absl::StrCat("remove ", path));
-  lua_pushboolean(state, !error);
+  const std::vector<std::string> names =
+      ReadStrings(state, 2, "remove_folder: names", "remove_folder: a name");
+  lua_pushboolean(state, ValueOrThrow(driver::RemoveFolder(path, names)));
   return 1;
 }
 
@@ -257,12 +246,14 @@ int WriteFile(lua_State* state) {
 
 int OpenFiles(lua_State* state) {
   RegisterObject<driver::AppendFile>(state, {{"append", Append}});
+  RegisterFileJob(state);
   lua_newtable(state);
   SetFunctions(state, {{"list", List},
                        {"rename", Rename},
                        {"remove", Remove},
                        {"remove_folder", RemoveFolder},
                        {"temporary_folder", TemporaryFolder},
+                       {"start", StartFileJob},
                        {"sync", Sync},
                        {"kind", Kind},
                        {"size", Size},

@@ -1,4 +1,4 @@
-#include "driver/files/safetensors.h"
+#include "driver/lua/bind/program/safetensors.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "driver/files/new_file.h"
+#include "driver/files/safetensors.h"
 #include "driver/lua/bind/open.h"
 #include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/stack.h"
@@ -135,33 +136,47 @@ std::vector<NamedTensor> ReadNamedTensors(lua_State* state, int index, const std
 
 // write(path, tensors by name, metadata, caller) -> bytes, crc32 of the file
 int Write(lua_State* state) {
-  const std::string path = ReadString(state, 1, "safetensors: path");
   const std::string caller = ReadString(state, 4, "safetensors: caller");
-  ReadTable(state, 2, (caller + ": the tensors").c_str());
-  const std::vector<NamedTensor> tensors = ReadNamedTensors(state, 2, caller);
+  const driver::Checksum checksum =
+      ValueOrThrow(ReadTensorFile(state, 1, caller).Write(), caller + ": ");
+  PushInteger(state, static_cast<int64_t>(checksum.bytes));
+  PushString(state, absl::StrFormat("%08x", checksum.crc32));
+  return 2;
+}
+
+}  // namespace
+
+TensorFile ReadTensorFile(lua_State* state, int first, const std::string& caller) {
+  TensorFile file;
+  file.path = ReadString(state, first, "safetensors: path");
+  ReadTable(state, first + 1, (caller + ": the tensors").c_str());
+  const std::vector<NamedTensor> tensors = ReadNamedTensors(state, first + 1, caller);
   driver::SafetensorsHeader header;
-  for (const NamedTensor& named : tensors) header.entries.push_back(named.entry);
-  for (lua_pushnil(state); lua_next(state, 3) != 0; lua_pop(state, 1)) {
+  for (const NamedTensor& named : tensors) {
+    header.entries.push_back(named.entry);
+    file.tensors.push_back(named.tensor);
+  }
+  for (lua_pushnil(state); lua_next(state, first + 2) != 0; lua_pop(state, 1)) {
     if (lua_type(state, -2) != LUA_TSTRING || lua_type(state, -1) != LUA_TSTRING)
       throw Error(absl::StrCat(caller, ": the metadata must be texts under names"));
     const std::string key = ReadString(state, -2, "metadata");
     header.metadata[key] = ReadString(state, -1, "metadata");
   }
-  const std::string prefix = caller + ": ";
-  const std::string head = ValueOrThrow(driver::WriteSafetensorsHeader(header), prefix);
-  driver::NewFile file(path);
-  Check(file.Write(head.data(), head.size()), prefix);
-  for (const NamedTensor& named : tensors) {
-    const at::Tensor dense = named.tensor.cpu().contiguous().resolve_conj().resolve_neg();
-    Check(file.Write(dense.const_data_ptr(), dense.nbytes()), prefix);
-  }
-  Check(file.Keep(), prefix);
-  PushInteger(state, static_cast<int64_t>(file.checksum().bytes));
-  PushString(state, absl::StrFormat("%08x", file.checksum().crc32));
-  return 2;
+  file.head = ValueOrThrow(driver::WriteSafetensorsHeader(header), caller + ": ");
+  return file;
 }
 
-}  // namespace
+absl::StatusOr<driver::Checksum> TensorFile::Write() const {
+  driver::NewFile file(path);
+  absl::Status status = file.Write(head.data(), head.size());
+  for (size_t i = 0; status.ok() && i < tensors.size(); ++i) {
+    const at::Tensor dense = tensors[i].cpu().contiguous().resolve_conj().resolve_neg();
+    status = file.Write(dense.const_data_ptr(), dense.nbytes());
+  }
+  if (status.ok()) status = file.Keep();
+  if (!status.ok()) return status;
+  return file.checksum();
+}
 
 int OpenSafetensors(lua_State* state) {
   lua_newtable(state);

@@ -75,15 +75,15 @@ local function own_checksum(marker)
   return (select(2, files.checksum_of { core.json_encode(content) }))
 end
 
---- Says of the folder that it is complete, and brings that to the disk.
+--- Returns the steps of a file job that say of the folder that it is complete, and bring that to the disk.
 ---@param path string
 ---@param marker state.Marker
-function M.complete(path, marker)
+---@return table[] steps see files.start
+function M.completion(path, marker)
   local content = { format = FORMAT, step = marker.step, world_size = marker.world_size, values = marker.values,
     files = marker.files }
   content.crc32 = own_checksum(content)
-  core.write_file(path .. "/" .. MARKER, { core.json_encode(content, 2), "\n" })
-  files.sync(path)
+  return { { "text", path .. "/" .. MARKER, core.json_encode(content, 2) .. "\n" }, { "sync", path } }
 end
 
 local function is_marker(content)
@@ -165,36 +165,38 @@ function M.begin(root, step)
   return path
 end
 
---- Gives what M.complete has completed its name, in place of another state of that step.
+--- Returns the steps of a file job that give the folder that M.completion completes its name, in place of another
+--- state of that step. They keep this state and the `keep` - 1 before it, and remove the others and what killed runs
+--- left. States that were set aside stay.
 ---@param root string
 ---@param step integer
----@return string path
-function M.publish(root, step)
-  local path = root .. "/" .. M.name(step)
+---@param keep integer
+---@return table[] steps see files.start
+function M.publication(root, step, keep)
+  local path, steps, removals = root .. "/" .. M.name(step), {}, {}
+  local function remove(from, now)
+    if not removal.foreign(from, is_own) then removals[#removals + 1] = { "remove", now or from, files.list(from) } end
+  end
   if #files.list(path) > 0 then
     removal.make_room(path .. OLD, is_own)
-    files.rename(path, path .. OLD)
+    steps[1] = { "rename", path, path .. OLD }
+    remove(path, path .. OLD)
   end
-  files.rename(path .. PART, path)
-  files.sync(root)
-  return path
-end
-
---- Keeps the state of `step` and the `keep` - 1 before it. Removes the others, and what killed runs left. States that
---- were set aside stay.
----@param root string
----@param keep integer
----@param step integer
-function M.prune(root, keep, step)
-  local kept = 0
+  local kept = 1
   for _, folder in ipairs(M.list(root)) do
-    local is_surplus = folder.suffix == "" and (folder.step > step or kept == keep)
-    if is_surplus or folder.suffix == PART or folder.suffix == OLD then
-      removal.remove(folder.path, is_own)
-    elseif folder.suffix == "" then
+    local is_older = folder.suffix == "" and folder.step < step
+    local is_surplus = folder.suffix == "" and (folder.step > step or is_older and kept == keep)
+    local is_left_over = folder.suffix == OLD or folder.suffix == PART and folder.step ~= step
+    if is_surplus or is_left_over then
+      remove(folder.path)
+    elseif is_older then
       kept = kept + 1
     end
   end
+  steps[#steps + 1] = { "rename", path .. PART, path }
+  steps[#steps + 1] = { "sync", root }
+  for _, removal_step in ipairs(removals) do steps[#steps + 1] = removal_step end
+  return steps
 end
 
 --- Gives a whole state its name, where a killed run came to no more than to complete it.

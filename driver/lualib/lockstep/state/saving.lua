@@ -4,7 +4,6 @@ local agreement = require "lockstep.state.agreement"
 local best = require "lockstep.state.best"
 local contents = require "lockstep.state.contents"
 local core = require "lockstep.core"
-local core_safetensors = require "lockstep.core.safetensors"
 local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
 local folder = require "lockstep.state.folder"
@@ -14,6 +13,8 @@ local settings = require "lockstep.state.settings"
 local sharded = require "lockstep.state.sharded"
 
 local M = {}
+
+local INDEX = "model.safetensors.index.json"
 
 local function bytes_of(tensor) return tensor:numel() * tensor:element_size() end
 
@@ -102,44 +103,68 @@ local function compare_values(values)
   return kinds
 end
 
---- Writes this rank's part; returns its files by name, with bytes and checksum, and where all of the model's tensors
---- are.
-local function write_part(path, tensors, values, kinds)
+--- Returns the tensors of this rank's files, {model = , state = }, and where all of the model's tensors are. `keep`
+--- returns what is written of a tensor that may change: itself, or a copy.
+local function share_of(collected, kinds, keep)
   local rank, world = dist.rank(), dist.world_size()
-  local writer = share_out(tensors, world)
+  local writer = share_out(collected.tensors, world)
   local parts, weights = { model = {}, state = {} }, {}
-  for _, one in ipairs(tensors) do
+  for _, one in ipairs(collected.tensors) do
     local kind = one.is_model and "model" or "state"
     if one.is_model then
       weights[one.name] = { file = file_name(kind, writer[one.name], world), bytes = bytes_of(one.tensor) }
     end
     if writer[one.name] == rank and not one.part then parts[kind][one.name] = one.tensor end
   end
-  -- Each rank keeps of a unit's whole tensors those that it writes.
-  sharded.each_whole(tensors, function(one, whole)
-    if writer[one.name] == rank then parts[one.is_model and "model" or "state"][one.name] = whole:cpu():clone() end
-  end)
-  for name, value in pairs(values) do
+  for name, value in pairs(collected.values) do
     if kinds[name] == "per_rank" then contents.put_value(parts.state, name, value, rank) end
     if kinds[name] == "shared" and rank == 0 then contents.put_value(parts.state, name, value) end
   end
-  local written = {}
-  for kind, part in pairs(parts) do
-    local name = file_name(kind, rank, world)
-    local bytes, crc32 = core_safetensors.write(path .. "/" .. name, part, metadata_of(part), "safetensors")
-    written[name] = { bytes = bytes, crc32 = crc32 }
+  for _, part in pairs(parts) do
+    for name, tensor in pairs(part) do part[name] = keep(name, tensor) end
   end
-  return { files = written, weights = weights }
+  -- Each rank keeps of a unit's whole tensors, whose memory the next unit uses again, those that it writes.
+  sharded.each_whole(collected.tensors, function(one, whole)
+    if writer[one.name] ~= rank then return end
+    parts[one.is_model and "model" or "state"][one.name] = keep(one.name, whole, true)
+  end)
+  return parts, weights
 end
 
---- Writes the index that Hugging Face's loaders read first.
-local function write_index(path, weights)
+--- Returns the steps of a file job that write this rank's files, and their names.
+local function steps_of_part(path, parts)
+  local steps, names = {}, {}
+  for _, kind in ipairs { "model", "state" } do
+    names[#names + 1] = file_name(kind, dist.rank(), dist.world_size())
+    steps[#steps + 1] = { "tensors", path .. "/" .. names[#names], parts[kind], metadata_of(parts[kind]) }
+  end
+  return steps, names
+end
+
+--- Returns the index that Hugging Face's loaders read first, as text.
+local function index_of(weights)
   local map, total = {}, 0
   for name, weight in pairs(weights) do map[name], total = weight.file, total + weight.bytes end
-  local name = "model.safetensors.index.json"
-  core.write_file(path .. "/" .. name, { core.json_encode({ metadata = { total_size = total }, weight_map = map }, 2) })
-  local bytes, crc32 = files.checksum(path .. "/" .. name)
-  return name, { bytes = bytes, crc32 = crc32 }
+  return core.json_encode({ metadata = { total_size = total }, weight_map = map }, 2)
+end
+
+--- Returns the steps of rank 0's file job that make a state of the folder, once all ranks' files are on the disk.
+---@param save state.Save
+---@param parts table[] of each rank, its files by name
+local function steps_to_complete(save, parts)
+  local marker = { step = save.step, world_size = dist.world_size(), values = save.kinds, files = {} }
+  for _, theirs in ipairs(parts) do
+    for name, file in pairs(theirs) do marker.files[name] = file end
+  end
+  local index = index_of(save.weights)
+  local bytes, crc32 = files.checksum_of { index }
+  marker.files[INDEX] = { bytes = bytes, crc32 = crc32 }
+  local path = folder.unfinished(save.root, save.step)
+  local steps = { { "text", path .. "/" .. INDEX, index } }
+  for _, more in ipairs { folder.completion(path, marker), folder.publication(save.root, save.step, save.keep) } do
+    for _, step in ipairs(more) do steps[#steps + 1] = step end
+  end
+  return steps
 end
 
 --- Raises, on every rank, unless all save after as many steps.
@@ -152,13 +177,39 @@ local function check_same_step(step)
   end
 end
 
---- Saves the objects in `root`; returns where. Collective.
+---@class state.SaveOptions
+---@field root string
+---@field keep integer
+---@field config table? the run's
+---@field left_out string[] see settings.left_out_values
+---@field replace boolean? later states may be there, and go
+---@field copy (fun(name: string, tensor: torch.Tensor): torch.Tensor)? the save goes on in the background, with copies
+---@field finish_copies fun()? returns when the copies are made
+
+--- A save that is under way: at first all ranks write their files, then rank 0 makes a state of the folder.
+---@class state.Save
+---@field step integer
+---@field root string
+---@field keep integer
+---@field caller string what its errors begin with
+---@field kinds table<string, string>
+---@field weights table?
+---@field names string[]? of this rank's files, while they are written
+---@field job lockstep.core.files.Job? what this rank's thread does
+---@field is_background boolean whether the ranks go on meanwhile
+
+--- Starts this rank's work, and waits for it unless that is done in the background. Returns its result then.
+local function work(save, steps)
+  save.job = files.start(steps)
+  return not save.is_background and save.job:wait() or nil
+end
+
+--- Starts to save the objects in `root`. Collective.
 ---@param objects table<string, any>
 ---@param step integer steps that are done
----@param opts {root: string, keep: integer, config: table?, left_out: string[], replace: boolean?}
---- left_out: see settings.left_out_values. replace: later states may be there, and go
----@return string path
-function M.save(objects, step, opts)
+---@param opts state.SaveOptions
+---@return state.Save
+function M.begin(objects, step, opts)
   local root, is_first = opts.root, dist.rank() == 0
   check_same_step(step)
   local collected = agreement.together("run:save", contents.collect, objects)
@@ -168,8 +219,9 @@ function M.save(objects, step, opts)
     settings.config_values(opts.config), settings.left_out_values(opts.left_out), best.values() } do
     for name, value in pairs(values) do collected.values[name] = value end
   end
-  local kinds = compare_values(collected.values)
-  local temporary = folder.unfinished(root, step)
+  local save = { step = step, root = root, keep = opts.keep, kinds = compare_values(collected.values),
+    is_background = opts.copy ~= nil,
+    caller = opts.copy and ("run:save: the state after %d steps was not saved"):format(step) or "run:save" }
   agreement.together("run:save", function()
     if not is_first then return end
     local latest = not opts.replace and folder.usable(root)[1]
@@ -180,22 +232,49 @@ function M.save(objects, step, opts)
     end
     folder.begin(root, step)
   end)
-  local part = agreement.together("run:save", write_part, temporary, collected.tensors, collected.values, kinds)
-  local parts = agreement.values(part.files)
-  local path = root .. "/" .. folder.name(step)
-  agreement.together("run:save", function()
-    if not is_first then return end
-    local marker = { step = step, world_size = dist.world_size(), values = kinds, files = {} }
-    for _, theirs in ipairs(parts) do
-      for name, file in pairs(theirs) do marker.files[name] = file end
-    end
-    local index, file = write_index(temporary, part.weights)
-    marker.files[index] = file
-    folder.complete(temporary, marker)
-    folder.publish(root, step)
-    folder.prune(root, opts.keep, step)
+  local function as_it_is(_, tensor, is_passing) return is_passing and tensor:cpu():clone() or tensor end
+  save.results = agreement.together("run:save", function()
+    local parts, steps
+    parts, save.weights = share_of(collected, save.kinds, opts.copy or as_it_is)
+    if opts.finish_copies then opts.finish_copies() end
+    steps, save.names = steps_of_part(folder.unfinished(root, step), parts)
+    return work(save, steps) or {}
   end)
-  return path
+  return save
+end
+
+--- Returns whether this rank's thread has done what it was given.
+---@param save state.Save
+---@return boolean
+function M.is_done(save) return save.job == nil or save.job:is_done() end
+
+--- Waits for what the ranks' threads do, and goes on to the next part. Returns whether the state is complete.
+--- Collective.
+---@param save state.Save
+---@return boolean
+function M.go_on(save)
+  local is_first, results = dist.rank() == 0, save.results
+  if save.is_background then
+    results = agreement.together(save.caller, function() return save.job and save.job:wait() or {} end)
+  end
+  save.job, save.results = nil, nil
+  if not save.names then return true end
+  local own = {}
+  for i, name in ipairs(save.names) do own[name] = results[i] end
+  local parts = agreement.values(own)
+  save.names = nil
+  agreement.together(save.caller, function()
+    if is_first then work(save, steps_to_complete(save, parts)) end
+  end)
+  return not save.is_background
+end
+
+--- Waits until the state is complete; returns where it is. Collective.
+---@param save state.Save
+---@return string path
+function M.finish(save)
+  repeat until M.go_on(save)
+  return save.root .. "/" .. folder.name(save.step)
 end
 
 return M

@@ -210,7 +210,7 @@ t.test("FilesWhoseChecksumsFitAreNotBelievedEither", function()
     local bytes, crc32 = files.checksum(path .. "/" .. name)
     local before = marker.files[name]
     marker.files[name] = { bytes = bytes, crc32 = crc32 }
-    folder.complete(path, marker)
+    files.start(folder.completion(path, marker)):wait()
 
     local ok, message, heard = pcall(listening, run.resume, run)
 
@@ -221,7 +221,7 @@ t.test("FilesWhoseChecksumsFitAreNotBelievedEither", function()
     if #files.list(path) == 0 then files.rename(path .. ".torn", path) end
     write_file(path .. "/" .. name, text)
     marker.files[name] = before
-    folder.complete(path, marker)
+    files.start(folder.completion(path, marker)):wait()
   end
   t.truthy(counts.refused > 50, counts.refused .. " were refused")
 end)

@@ -344,13 +344,15 @@ end)
 
 t.test("MetricsOfStepsThatWereLostAreLeftOut", function()
   new_folder()
-  write_file(run.dir .. "/metrics.jsonl", '{"loss":3,"step":0}\n{"loss":2,"step":1}\n{"loss":1,"step":2}\n{"lo')
+  local restart = '{"event":"restart","restarts":1,"exit_code":137,"step":2,"cause":"killed"}\n' -- it has happened
+  write_file(run.dir .. "/metrics.jsonl",
+    '{"loss":3,"step":0}\n{"loss":2,"step":1}\n{"loss":1,"step":2}\n' .. restart .. '{"lo')
   run:state { best = {} }
   run:save { step = 2 }
 
   run:resume()
 
-  t.equal(read_file(run.dir .. "/metrics.jsonl"), '{"loss":3,"step":0}\n{"loss":2,"step":1}\n')
+  t.equal(read_file(run.dir .. "/metrics.jsonl"), '{"loss":3,"step":0}\n{"loss":2,"step":1}\n' .. restart)
 end)
 
 -- Mismatches ------------------------------------------------------------------------------------------
