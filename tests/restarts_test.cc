@@ -276,5 +276,57 @@ TEST(Restarts, WhereThereIsNothingToStartAgainTheyAreAnError) {
   ExpectOneComplaint(ended, "starts ranks again, torchrun with --max-restarts");
 }
 
+// --- Slow ranks ----------------------------------------------------------------------------------
+
+// Rank 1 works 10 ms longer in each step until it is evicted; its machine is then another.
+constexpr char kSlowScript[] =
+    "local core, dist = require 'lockstep.core', require 'lockstep.distributed'\n"
+    "local run = require 'lockstep.run'\n"
+    "local config = run.config { slow = true, state = true }\n"
+    "local seen = { steps = 0 }\n"
+    "if config.state then run:state({ seen = seen }, { every = 1000 }) run:resume() end\n"
+    "for step in run:steps(function() return 1 end, 250) do\n"
+    "  local start = core.now()\n"
+    "  if config.slow and dist.rank() == 1 then while core.now() < start + 0.01 do end end\n"
+    "  seen.steps = seen.steps + 1\n"
+    "end\n"
+    "if dist.rank() == 0 then print('steps', seen.steps) end\n";
+
+Command RunSlow(const Folder& folder, const std::string& factor,
+                const std::vector<std::string>& settings) {
+  std::vector<std::string> options = {"--nproc",      "2",    "--run-dir", "out",
+                                      "--evict-slow", factor, "train.lua"};
+  for (const std::string& setting : settings) options.insert(options.end(), {"--set", setting});
+  return Lockstep(folder, options);
+}
+
+TEST(EvictSlow, EndsARunThatOneRankHoldsUpAndTheStateGoesOn) {
+  const Folder folder;
+  folder.Write("train.lua", kSlowScript);
+
+  const Ended evicted = RunOne(RunSlow(folder, "1.5", {}));
+
+  EXPECT_EQ(evicted.exit_code, 75) << evicted.err;
+  EXPECT_THAT(evicted.err,
+              ::testing::ContainsRegex(
+                  "lockstep: rank 1 \\([^)]+\\) worked [0-9.]+ times as long as the "
+                  "median rank, [0-9]+ ms a step over 100 steps; --evict-slow 1.5: the "
+                  "state after 100 steps is in "));
+
+  const Ended again = RunOne(RunSlow(folder, "1000", {"slow=false"}));
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("steps\t250\n"));
+}
+
+TEST(EvictSlow, SaysThatItNeedsAState) {
+  const Folder folder;
+  folder.Write("train.lua", kSlowScript);
+
+  const Ended ended = RunOne(RunSlow(folder, "1.5", {"state=false", "slow=false"}));
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("--evict-slow has no effect without run:state"));
+}
+
 }  // namespace
 }  // namespace lockstep::tests

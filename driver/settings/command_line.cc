@@ -1,5 +1,6 @@
 #include "driver/settings/command_line.h"
 
+#include <cmath>
 #include <cstddef>
 
 #include "absl/status/status.h"
@@ -27,6 +28,8 @@ const char kUsage[] =
   --restarts N     starts the ranks again at once after a failure, at most N times; run:resume goes on
                    from the last saved state. Not after exit code 2, an interrupt, SIGTERM, or three
                    failures in a row at the same step; default: 0
+  --evict-slow F   after 100 steps in which a rank worked more than F times as long as the median
+                   rank, saves and ends with exit code 75, so that its machine is replaced
   --debug-collectives
                    ranks compare the collectives of backward passes, too, before they enter them, and
                    name the script line of each that differs; slower
@@ -62,6 +65,15 @@ absl::Status ParseCount(const std::string& option, const char* unit, int min, in
                                         " to ", max, ", not \"", value, "\""));
   }
   count = parsed;
+  return absl::OkStatus();
+}
+
+absl::Status ParseFactor(const std::string& option, const std::string& value,
+                         std::optional<double>& factor) {
+  double parsed = 0;
+  if (!absl::SimpleAtod(value, &parsed) || !(parsed > 1) || !std::isfinite(parsed))
+    return InvalidArgument(absl::StrCat(option, " takes a number above 1, not \"", value, "\""));
+  factor = parsed;
   return absl::OkStatus();
 }
 
@@ -132,10 +144,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     const size_t equals = argument.find('=');
     const std::string option = argument.substr(0, equals);
     if (option != "--nproc" && option != "--set" && option != "--run-dir" &&
-        option != "--timeout" && option != "--restarts") {
+        option != "--timeout" && option != "--restarts" && option != "--evict-slow") {
       const std::string nearest = base::Nearest(
-          option, {"--nproc", "--set", "--run-dir", "--timeout", "--restarts", "--list", "--help",
-                   "--version", "--dry-run", "--debug-collectives"});
+          option, {"--nproc", "--set", "--run-dir", "--timeout", "--restarts", "--evict-slow",
+                   "--list", "--help", "--version", "--dry-run", "--debug-collectives"});
       return InvalidArgument(
           absl::StrCat("unknown option \"", option, "\"",
                        nearest.empty() ? "" : absl::StrCat(" (did you mean \"", nearest, "\"?)")));
@@ -155,6 +167,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
       status = ParseCount(option, "seconds", 1, kMaxTimeout, value, command_line.timeout_s);
     } else if (option == "--restarts") {
       status = ParseCount(option, "restarts", 0, kMaxRestarts, value, command_line.restarts);
+    } else if (option == "--evict-slow") {
+      status = ParseFactor(option, value, command_line.evict_slow);
     } else if (option == "--set") {
       status = ParseSetting(value, command_line);
     } else if (value.empty()) {

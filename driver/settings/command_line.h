@@ -1,6 +1,6 @@
 // The command line of `lockstep`.
 //
-//    lockstep [--nproc N] [--run-dir DIR] [--timeout SECONDS] [--restarts N]
+//    lockstep [--nproc N] [--run-dir DIR] [--timeout SECONDS] [--restarts N] [--evict-slow F]
 //             [--debug-collectives] [--dry-run] [SCRIPT [--set key=value]... [ARGUMENT]...]
 //    lockstep --list [FOLDER]
 //    lockstep --version
@@ -24,10 +24,11 @@ struct CommandLine {
   std::optional<int> nproc;  // ranks to start on this machine; not given: one for each GPU, or 2
   std::string script;        // empty: an interactive session
   std::string run_dir;       // empty: a new one, runs/<script>-<time>-<random>
-  std::optional<int> timeout_s;    // of the meeting of ranks and of each collective
-  std::optional<int> restarts;     // how often the ranks are started again after a failure
-  bool debug_collectives = false;  // ranks compare each collective before they enter it
-  bool dry_run = false;            // one step of rank 0 alone, and what it takes
+  std::optional<int> timeout_s;      // of the meeting of ranks and of each collective
+  std::optional<int> restarts;       // how often the ranks are started again after a failure
+  std::optional<double> evict_slow;  // how many times as long as the median a rank may work
+  bool debug_collectives = false;    // ranks compare each collective before they enter it
+  bool dry_run = false;              // one step of rank 0 alone, and what it takes
   std::vector<std::pair<std::string, std::string>> settings;  // --set key=value, in order
   std::vector<std::string> script_arguments;
   bool help = false;

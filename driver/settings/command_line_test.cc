@@ -71,6 +71,11 @@ TEST(CommandLine, ARunIsStartedAgainWhereAskedFor) {
   EXPECT_EQ(Parse({"train.lua", "--restarts=0"}).restarts, 0);
 }
 
+TEST(CommandLine, SlowRanksAreEvictedWhereAskedFor) {
+  EXPECT_EQ(Parse({"train.lua"}).evict_slow, std::nullopt);
+  EXPECT_EQ(Parse({"train.lua", "--evict-slow", "1.5"}).evict_slow, 1.5);
+}
+
 TEST(CommandLine, ASettingMayHaveAnEmptyValue) {
   EXPECT_THAT(Parse({"a.lua", "--set", "name="}).settings, ElementsAre(Pair("name", "")));
 }
@@ -85,6 +90,9 @@ TEST(CommandLine, ErrorsNameTheArgumentAndWhatWasExpected) {
       {{"--nproc", "-3", "a.lua"}, "not \"-3\""},
       {{"--restarts", "-1", "a.lua"},
        "--restarts takes a whole number of restarts from 0 to 100000, not \"-1\""},
+      {{"--evict-slow", "1", "a.lua"}, "--evict-slow takes a number above 1, not \"1\""},
+      {{"--evict-slow", "inf", "a.lua"}, "--evict-slow takes a number above 1, not \"inf\""},
+      {{"--evict-slow=x", "a.lua"}, "--evict-slow takes a number above 1, not \"x\""},
       {{"--restart", "3", "a.lua"}, "did you mean \"--restarts\"?"},
       {{"--nproc", "two", "a.lua"}, "not \"two\""},
       {{"--nproc", "99999", "a.lua"}, "not \"99999\""},

@@ -180,6 +180,12 @@ void OwnWork::Note(const std::vector<int64_t>& clocks) {
   if (taken_.empty()) taken_ = clocks;
 }
 
+std::vector<double> OwnWork::Seconds() const {
+  std::vector<double> seconds;
+  for (const int64_t clock : newest_) seconds.push_back(static_cast<double>(clock) / 1e9);
+  return seconds;
+}
+
 std::vector<double> OwnWork::TakeSeconds() {
   const std::vector<int64_t> before = std::exchange(taken_, newest_);
   if (before.size() != newest_.size() || before == newest_) return {};

@@ -64,6 +64,10 @@ class OwnWork {
   // first one) to the newest one now. Returns an empty vector if none has ended in between.
   std::vector<double> TakeSeconds();
 
+  // Returns each rank's seconds of own work at the newest all-gather, in rank order, from
+  // beginnings of their own. The same on every rank. Empty before the first.
+  std::vector<double> Seconds() const;
+
  private:
   int64_t Time() const;
 

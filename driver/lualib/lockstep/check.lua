@@ -24,13 +24,6 @@ local ROUND_TRIPS = 20
 ---@field latency_s number? half a round trip to the next rank
 ---@field wrong string[] what gave a wrong result
 
-local function host()
-  local file = io.open("/proc/sys/kernel/hostname")
-  local name = file and file:read("*l") or "?"
-  if file then file:close() end
-  return name
-end
-
 local function finish(device)
   if device:find("^cuda") then torch.cuda.synchronize() end
 end
@@ -262,7 +255,7 @@ function M.ranks(given)
   plain.check(o.slower > 1, "check.ranks: slower must be more than 1, not %s", o.slower)
   plain.check(o.megabytes >= 1 and o.megabytes % 1 == 0 and o.megabytes <= 4096,
     "check.ranks: megabytes must be a whole number from 1 to 4096, not %s", o.megabytes)
-  local row = { rank = dist.rank(), host = host(), device = dist.device(), rates = {}, wrong = {} }
+  local row = { rank = dist.rank(), host = plain.host_name(), device = dist.device(), rates = {}, wrong = {} }
   local bytes = o.megabytes * 2 ^ 20
   torch.no_grad(function()
     try_products(row, o.seconds)

@@ -84,4 +84,13 @@ end
 ---@return string?
 function M.read_file(path) return core_files.read(path) end
 
+--- The name of this machine.
+---@return string
+function M.host_name()
+  local file = io.open("/proc/sys/kernel/hostname")
+  local name = file and file:read("*l")
+  if file then file:close() end
+  return name or "?"
+end
+
 return M

@@ -8,6 +8,8 @@ local best = require "lockstep.state.best"
 local contents = require "lockstep.state.contents"
 local core = require "lockstep.core"
 local core_state = require "lockstep.core.state"
+local dist = require "lockstep.distributed"
+local eviction = require "lockstep.state.eviction"
 local folder = require "lockstep.state.folder"
 local optimizers = require "lockstep.state.optimizers"
 local options = require "lockstep.options"
@@ -20,6 +22,8 @@ local M = {}
 
 --- A shell's exit code for a process that SIGTERM ended.
 local SIGTERM_EXIT_CODE = 143
+--- EX_TEMPFAIL of sysexits.h: the same may succeed elsewhere.
+local EVICTION_EXIT_CODE = 75
 
 local objects ---@type table<string, any>?
 local keep, every, is_async = 3, nil, false ---@type integer, integer?, boolean
@@ -140,6 +144,11 @@ end
 --- Raises if a loop would save its steps next to an earlier loop's: a resume could not distinguish them.
 ---@param first integer the step that it begins with
 function M.begin_loop(first)
+  eviction.begin_loop()
+  if core.evict_slow() and not objects and dist.rank() == 0 then
+    io.stderr:write("lockstep: --evict-slow has no effect without run:state: ranks compare their work as they agree "
+      .. "between steps, and the state is saved first\n")
+  end
   if not objects or kept_step == nil or kept_step <= first then return end
   if every then
     core.raise(("run:steps: this loop counts its steps from %d, and a loop before it has saved the state after %d, "
@@ -180,17 +189,20 @@ function M.between_steps(done, is_end)
   core_state.catch_sigterm(true)
   local asked, is_written = agree(done, is_end, optimizers.fingerprint(objects))
   if is_written then background.go_on() end
+  local slow = not asked and not is_end and eviction.after_step()
+  local must_end = asked or slow
   local is_time = every and done > 0 and (is_end or done % every == 0)
   -- The state that the script saved within the step may be older than the step's results.
-  local goes_on = is_async and not asked and not is_end
-  if kept_step ~= done and (asked or is_time) then
+  local goes_on = is_async and not must_end and not is_end
+  if kept_step ~= done and (must_end or is_time) then
     if goes_on then begin_save(background.begin, root(), done, keep) else M.save(done) end
     kept_step = done
   end
   if not goes_on then background.finish() end
-  if asked then
-    core_state.end_together(SIGTERM_EXIT_CODE, ("SIGTERM: the state after %d steps is in %s/%s; the same command "
-      .. "with --run-dir %s goes on from there"):format(done, root(), folder.name(done), run.dir))
+  if must_end then
+    core_state.end_together(slow and EVICTION_EXIT_CODE or SIGTERM_EXIT_CODE, ("%s: the state after %d steps is in "
+      .. "%s/%s; the same command with --run-dir %s goes on from there"):format(slow or "SIGTERM", done, root(),
+      folder.name(done), run.dir))
   end
   core_state.catch_sigterm(not is_end)
 end

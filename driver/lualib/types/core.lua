@@ -84,6 +84,10 @@ function core.script() end
 ---@return string[]
 function core.arguments() end
 
+--- The number of --evict-slow.
+---@return number?
+function core.evict_slow() end
+
 --- The pairs of --set, in order. The caller has used them.
 ---@return string[][] # {{key, value}, ...}
 function core.settings() end

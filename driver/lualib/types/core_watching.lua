@@ -119,6 +119,11 @@ function watching.trace(path, options) end
 ---@return number[]? seconds
 function watching.work_of_ranks() end
 
+--- Seconds of own work by rank at the newest agreement, each from a beginning of its own: the same on every rank. Empty
+--- before the first.
+---@return number[]
+function watching.work_clocks() end
+
 --- How long this rank has worked, from any beginning. Time in which it waits for other ranks is not in it.
 ---@return number seconds
 function watching.own_seconds() end

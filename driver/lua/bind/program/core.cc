@@ -186,6 +186,14 @@ int SetStep(lua_State* state) {
   return 0;
 }
 
+// evict_slow() -> the number of --evict-slow, or nil
+int EvictSlow(lua_State* state) {
+  const std::optional<double> factor = GetContext(state).command_line.evict_slow;
+  if (!factor.has_value()) return 0;
+  lua_pushnumber(state, *factor);
+  return 1;
+}
+
 // restarts() -> how often the run's launcher has started it again.
 int Restarts(lua_State* state) {
   PushInteger(state, GetContext(state).world.environment.attempt);
@@ -228,6 +236,7 @@ int OpenCore(lua_State* state) {
                        {"json_shapes", JsonShapes},
                        {"script", Script},
                        {"arguments", Arguments},
+                       {"evict_slow", EvictSlow},
                        {"settings", Settings},
                        {"run_dir", RunDir},
                        {"set_step", SetStep},

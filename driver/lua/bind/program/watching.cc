@@ -124,6 +124,14 @@ int WorkOfRanks(lua_State* state) {
   return 1;
 }
 
+// work_clocks() -> array of seconds of own work, by rank, each from a beginning of its own; empty
+// where the ranks have not agreed yet
+int WorkClocks(lua_State* state) {
+  PushArray(state, driver::OwnWork::OfThisThread().Seconds(),
+            [&](double own) { lua_pushnumber(state, own); });
+  return 1;
+}
+
 // own_seconds() -> seconds of this rank's own work, from any beginning
 int OwnSeconds(lua_State* state) {
   lua_pushnumber(state, static_cast<double>(driver::OwnWork::OfThisThread().Now()) / 1e9);
@@ -324,6 +332,7 @@ int OpenWatching(lua_State* state) {
                        {"span", Span},
                        {"traced", Traced},
                        {"trace", NewTrace},
+                       {"work_clocks", WorkClocks},
                        {"work_of_ranks", WorkOfRanks}});
   return 1;
 }
