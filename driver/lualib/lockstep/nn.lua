@@ -18,7 +18,7 @@ local torch = require "lockstep.torch"
 
 local parameter, positive = make.new, make.positive
 
----@class lockstep.nn: nn.activation, nn.batch_norm, nn.convolution, nn.pooling
+---@class lockstep.nn: nn.activation, nn.batch_norm, nn.convolution, nn.pooling, nn.recurrent
 local M = {}
 
 --- An instance keeps its fields apart from itself, so that every assignment is seen: one that replaces a
@@ -465,7 +465,7 @@ M.cross_entropy = require("lockstep.nn.cross_entropy").cross_entropy
 package.loaded["lockstep.nn"] = M -- the parts that follow are modules, and require it
 M.init = require "lockstep.nn.initializers"
 M.neftune = require "lockstep.nn.neftune"
-for _, part in ipairs { "activation", "batch_norm", "convolution", "pooling" } do
+for _, part in ipairs { "activation", "batch_norm", "convolution", "pooling", "recurrent" } do
   for name, class in pairs(require("lockstep.nn." .. part)) do M[name] = class end
 end
 

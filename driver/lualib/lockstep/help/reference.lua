@@ -12,8 +12,8 @@ local M = {}
 local MODULES = {
   { "torch", "types/torch_functions.lua", "types/tensor.lua" },
   { "nn", "lockstep/nn.lua", "lockstep/nn/cross_entropy.lua", "lockstep/nn/activation.lua",
-    "lockstep/nn/convolution.lua", "lockstep/nn/batch_norm.lua", "lockstep/nn/pooling.lua", "lockstep/nn/attention.lua",
-    "lockstep/nn/rotary.lua", "lockstep/nn/fused.lua", "lockstep/nn/neftune.lua" },
+    "lockstep/nn/convolution.lua", "lockstep/nn/batch_norm.lua", "lockstep/nn/pooling.lua", "lockstep/nn/recurrent.lua",
+    "lockstep/nn/attention.lua", "lockstep/nn/rotary.lua", "lockstep/nn/fused.lua", "lockstep/nn/neftune.lua" },
   { "nn.init", "lockstep/nn/initializers.lua" },
   { "optim", "lockstep/optim.lua", "lockstep/optim/groups.lua", "lockstep/optim/optimizer.lua",
     "lockstep/optim/grad_scaler.lua" },
