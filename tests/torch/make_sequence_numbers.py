@@ -18,7 +18,7 @@ from torch import nn
 
 assert torch.__version__.startswith("2.11.0"), torch.__version__
 torch.set_num_threads(1)
-RECURRENT_CASES, TRANSFORMER_CASES = 40, 60
+RECURRENT_CASES, TRANSFORMER_CASES = 40, 64
 # Seeds of the state and of dropout, after the case's own.
 STATE_SEED, FORWARD_SEED = 1000, 2000
 
@@ -88,9 +88,131 @@ def recurrent(numbers, seed):
     return case
 
 
+def random_mask(choose, generator, shape):
+    """Booleans or numbers. The first key stays in sight, so that no result is NaN."""
+    hidden = torch.rand(shape, generator=generator) < 0.4
+    hidden[..., 0] = False
+    if choose.random() < 0.5:
+        return hidden
+    return torch.randn(shape, generator=generator).masked_fill(hidden, -torch.inf)
+
+
+class Call:
+    """The options of one call: a mask of time and keys, padding, or causal attention."""
+
+    def __init__(self, choose, seed, batch, heads):
+        self.choose, self.batch, self.heads = choose, batch, heads
+        self.generator = torch.Generator().manual_seed(seed)
+        self.options, self.of_lua = {}, {}
+
+    def masks(self, mask, padding, causal, time, keys):
+        choose = self.choose
+        is_batched = self.batch is not None
+        if padding and choose.random() < 0.4:
+            shape = [self.batch, keys] if is_batched else [keys]
+            self.add(padding, random_mask(choose, self.generator, shape))
+        kind = choose.choice(["none", "mask", "mask", "mask of each head", "causal", "causal"])
+        if kind == "causal" and time == keys:
+            # PyTorch wants the mask as well.
+            self.options[mask] = nn.Transformer.generate_square_subsequent_mask(time)
+            self.options[causal] = self.of_lua[causal] = True
+            if choose.random() < 0.3:
+                self.of_lua[mask] = "a tensor"
+        elif kind == "mask of each head":
+            self.add(mask, random_mask(choose, self.generator, [(self.batch or 1) * self.heads, time, keys]))
+        elif kind != "none":
+            self.add(mask, random_mask(choose, self.generator, [time, keys]))
+
+    def add(self, name, mask):
+        self.options[name], self.of_lua[name] = mask, "a tensor"
+
+
+def attention_options(choose):
+    options = {"bias": choose.random() < 0.7, "dropout": choose.choice([0, 0.3]),
+               "batch_first": choose.random() < 0.5, "add_bias_kv": choose.random() < 0.3,
+               "add_zero_attn": choose.random() < 0.3}
+    if choose.random() < 0.4:
+        options["kdim"], options["vdim"] = choose.randint(1, 5), choose.randint(1, 5)
+    return options
+
+
+def layer_options(choose):
+    return {"dim_feedforward": choose.randint(1, 6), "dropout": choose.choice([0, 0.3]),
+            "activation": choose.choice(["relu", "gelu"]), "layer_norm_eps": choose.choice([1e-5, 1e-2]),
+            "batch_first": choose.random() < 0.5, "norm_first": choose.random() < 0.5, "bias": choose.random() < 0.7}
+
+
+def transformer(numbers, seed):
+    choose = random.Random(seed)
+    heads = choose.randint(1, 3)
+    size = heads * choose.randint(1, 3)
+    kinds = ["MultiheadAttention"] * 3 + ["TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder",
+                                          "TransformerDecoder", "Transformer"]
+    kind = kinds[seed % len(kinds)]
+    is_attention = kind == "MultiheadAttention"
+    options = attention_options(choose) if is_attention else layer_options(choose)
+    batch = choose.choice([None, 1, 2, 3])
+    time = choose.randint(1, 4)
+    keys = time if choose.random() < 0.5 else choose.randint(1, 4)
+    case = {"kind": kind, "size": size, "heads": heads, "options": options, "train": choose.random() < 0.7,
+            "seed": seed}
+    if kind == "Transformer":
+        options["num_encoder_layers"], options["num_decoder_layers"] = choose.randint(1, 2), choose.randint(1, 2)
+
+    def shape(tokens, width=size):
+        sizes = [tokens] if batch is None else [batch, tokens] if options["batch_first"] else [tokens, batch]
+        return [*sizes, width]
+
+    call = Call(choose, seed, batch, heads)
+    if is_attention:
+        case["is_self"] = "kdim" not in options and choose.random() < 0.5
+        if case["is_self"]:
+            keys = time
+        call.masks("attn_mask", "key_padding_mask", "is_causal", time, keys)
+        for name in ("need_weights", "average_attn_weights"):
+            call.options[name] = call.of_lua[name] = choose.random() < 0.6
+        if options["add_bias_kv"] or options["add_zero_attn"]:
+            # Without weights PyTorch's causal attention does not see the keys that were added; with weights it does.
+            call.options["need_weights"] = call.of_lua["need_weights"] = True
+        case["inputs"] = [shape(time)]
+        if not case["is_self"]:
+            case["inputs"] += [shape(keys, options.get("kdim", size)), shape(keys, options.get("vdim", size))]
+    elif "Encoder" in kind:
+        call.masks("src_mask" if "Layer" in kind else "mask", "src_key_padding_mask", "is_causal", time, time)
+        case["inputs"] = [shape(time)]
+    else:
+        call.masks("tgt_mask", "tgt_key_padding_mask", "tgt_is_causal", time, time)
+        call.masks("memory_mask", "memory_key_padding_mask", "memory_is_causal", time, keys)
+        case["inputs"] = [shape(time), shape(keys)]
+        if kind == "Transformer":
+            case["inputs"].reverse()
+            call.masks("src_mask", "src_key_padding_mask", "src_is_causal", keys, keys)
+    case["call"] = call.of_lua
+    for name, value in call.of_lua.items():
+        if value == "a tensor":
+            numbers[f"transformer.{seed}.call.{name}"] = call.options[name]
+
+    torch.manual_seed(seed)
+    if kind in ("TransformerEncoder", "TransformerDecoder"):
+        case["num_layers"], case["norm"] = choose.randint(1, 3), choose.random() < 0.5
+        layer = getattr(nn, kind + "Layer")(size, heads, **options)
+        module = getattr(nn, kind)(layer, case["num_layers"], norm=nn.LayerNorm(size) if case["norm"] else None)
+    else:
+        module = getattr(nn, kind)(size, heads, **options)
+    module.train(case["train"])
+    inputs = [torch.randn(sizes).requires_grad_() for sizes in case["inputs"]]
+    torch.manual_seed(FORWARD_SEED + seed)
+    outputs = module(*(inputs * 3 if case.get("is_self") else inputs), **call.options)
+    outputs = [y for y in outputs if y is not None] if is_attention else [outputs]
+    assert all(y.isfinite().all() for y in outputs)
+    keep(numbers, f"transformer.{seed}", module, inputs, outputs)
+    return case
+
+
 def main(path):
     numbers = {}
-    cases = {"recurrent": [recurrent(numbers, seed) for seed in range(RECURRENT_CASES)]}
+    cases = {"recurrent": [recurrent(numbers, seed) for seed in range(RECURRENT_CASES)],
+             "transformer": [transformer(numbers, seed) for seed in range(TRANSFORMER_CASES)]}
     safetensors.torch.save_file({name: tensor.contiguous() for name, tensor in numbers.items()}, path,
                                 {"cases": json.dumps(cases)})
 

@@ -18,7 +18,8 @@ local torch = require "lockstep.torch"
 
 local parameter, positive = make.new, make.positive
 
----@class lockstep.nn: nn.activation, nn.batch_norm, nn.convolution, nn.pooling, nn.recurrent
+---@class lockstep.nn: nn.activation, nn.batch_norm, nn.convolution, nn.pooling, nn.recurrent, nn.copy
+---@class lockstep.nn: nn.multihead_attention, nn.transformer
 local M = {}
 
 --- An instance keeps its fields apart from itself, so that every assignment is seen: one that replaces a
@@ -465,7 +466,8 @@ M.cross_entropy = require("lockstep.nn.cross_entropy").cross_entropy
 package.loaded["lockstep.nn"] = M -- the parts that follow are modules, and require it
 M.init = require "lockstep.nn.initializers"
 M.neftune = require "lockstep.nn.neftune"
-for _, part in ipairs { "activation", "batch_norm", "convolution", "pooling", "recurrent" } do
+for _, part in ipairs { "activation", "batch_norm", "convolution", "pooling", "recurrent", "copy",
+  "multihead_attention", "transformer" } do
   for name, class in pairs(require("lockstep.nn." .. part)) do M[name] = class end
 end
 
