@@ -3,9 +3,9 @@
     pip install torch==2.11.0 numpy safetensors==0.8.0
     python tests/torch/make_sequence_numbers.py tests/torch/sequence_numbers.safetensors
 
-The tests are recurrent_test.lua and transformer_test.lua in driver/lualib/lockstep/nn. Cases are random; the file's
-metadata has them as JSON. Each begins with torch.manual_seed, so that first values and inputs need not be stored: the
-same calls in Lua draw the same numbers.
+The tests are recurrent_test.lua and transformer_test.lua in driver/lualib/lockstep/nn/sequences. Cases are random; the
+file's metadata has them as JSON. Each begins with torch.manual_seed, so that first values and inputs need not be
+stored: the same calls in Lua draw the same numbers.
 """
 
 import json

@@ -12,9 +12,10 @@ local M = {}
 local MODULES = {
   { "torch", "types/torch_functions.lua", "types/tensor.lua" },
   { "nn", "lockstep/nn.lua", "lockstep/nn/cross_entropy.lua", "lockstep/nn/activation.lua",
-    "lockstep/nn/convolution.lua", "lockstep/nn/batch_norm.lua", "lockstep/nn/pooling.lua", "lockstep/nn/recurrent.lua",
-    "lockstep/nn/multihead_attention.lua", "lockstep/nn/transformer.lua", "lockstep/nn/attention.lua",
-    "lockstep/nn/rotary.lua", "lockstep/nn/fused.lua", "lockstep/nn/neftune.lua", "lockstep/nn/copy.lua" },
+    "lockstep/nn/convolution.lua", "lockstep/nn/batch_norm.lua", "lockstep/nn/pooling.lua",
+    "lockstep/nn/sequences/recurrent.lua", "lockstep/nn/sequences/multihead_attention.lua",
+    "lockstep/nn/sequences/transformer.lua", "lockstep/nn/attention.lua", "lockstep/nn/rotary.lua",
+    "lockstep/nn/fused.lua", "lockstep/nn/neftune.lua", "lockstep/nn/copy.lua" },
   { "nn.init", "lockstep/nn/initializers.lua" },
   { "optim", "lockstep/optim.lua", "lockstep/optim/groups.lua", "lockstep/optim/optimizer.lua",
     "lockstep/optim/grad_scaler.lua" },
