@@ -30,7 +30,7 @@ local MODULES = {
   { "tiled_mlp", "lockstep/tiled_mlp.lua" },
   { "losses", "lockstep/losses.lua", "lockstep/losses/preferences.lua", "lockstep/losses/rollouts.lua" },
   { "losses.pairs", "lockstep/losses/pairs.lua" },
-  { "models", "lockstep/models.lua", "lockstep/models/decoder.lua" },
+  { "models", "lockstep/models.lua", "lockstep/models/exact_answers.lua", "lockstep/models/decoder.lua" },
   { "mimo", "lockstep/mimo.lua", "lockstep/mimo/ownership.lua", "types/mimo_ownership.lua",
     "lockstep/mimo/loader.lua", "lockstep/mimo/reorder.lua", "lockstep/mimo/step.lua" },
   { "lora", "lockstep/lora.lua" },
