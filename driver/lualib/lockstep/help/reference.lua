@@ -32,7 +32,7 @@ local MODULES = {
   { "losses.pairs", "lockstep/losses/pairs.lua" },
   { "models", "lockstep/models.lua", "lockstep/models/exact_answers.lua", "lockstep/models/decoder.lua" },
   { "mimo", "lockstep/mimo.lua", "lockstep/mimo/ownership.lua", "types/mimo_ownership.lua",
-    "lockstep/mimo/loader.lua", "lockstep/mimo/reorder.lua", "lockstep/mimo/step.lua" },
+    "lockstep/mimo/loader.lua", "lockstep/mimo/reorder.lua", "lockstep/mimo/step.lua", "lockstep/mimo/state.lua" },
   { "lora", "lockstep/lora.lua" },
   { "float8", "lockstep/float8.lua" },
   { "text", "lockstep/text.lua", "lockstep/text/train_tokenizer.lua", "lockstep/text/chat.lua",
