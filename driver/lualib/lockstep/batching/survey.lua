@@ -148,14 +148,6 @@ local function survey_parts(o, part)
   return all
 end
 
---- Adds the lists and failures of `more` to those of `all`.
-local function append(all, more)
-  all.failed = all.failed + more.failed
-  for _, key in ipairs { "failures", "remarks" } do
-    for _, text in ipairs(more[key]) do table.insert(all[key], text) end
-  end
-end
-
 ---@class batching.Survey
 ---@field samples integer
 ---@field tokens integer after the cut, as the other counts: see batching.Report
@@ -183,7 +175,7 @@ end
 --- Options: source; map; seq_len; seed = 0, the loader's; samples (default: all), the number that will be drawn. With
 --- `reads`, the fields of a sample that the map reads, others are named. on_cut is as for batching.stream. The first
 --- held_out_samples (default: all) of the source `held_out` are counted and named apart: evaluation cuts them, whatever
---- on_cut is. streams, own_rows, token_types, image_token_id, video_token_id and audio_token_id are those of
+--- on_cut is, and refuses those that cannot be mapped. streams, own_rows, token_types, image_token_id, video_token_id and audio_token_id are those of
 --- batching.prepare.
 ---
 --- Collective.
@@ -210,7 +202,7 @@ function M.survey(opts)
   if o.held_out and #o.held_out > 0 then
     local held_out = survey_parts(o, { source = o.held_out, count = math.min(#o.held_out, o.held_out_samples),
       rule = "cut", shuffle = false, prefix = "held out: " })
-    append(all, held_out)
+    for _, text in ipairs(held_out.remarks) do table.insert(all.remarks, text) end
     for _, key in ipairs { "samples", "truncated_samples", "truncated_tokens" } do
       found["held_out_" .. key] = held_out[key]
     end
@@ -218,8 +210,7 @@ function M.survey(opts)
     counts.held_out_truncated_tokens = held_out.truncated_tokens
   end
   if all.failed > 0 then
-    local title = ("%s: %d of %d samples cannot be trained on"):format(NAME, all.failed,
-      found.samples + (found.held_out_samples or 0))
+    local title = ("%s: %d of %d samples cannot be trained on"):format(NAME, all.failed, found.samples)
     local listing = log.listing(title, all.failures, "survey.txt")
     dist.barrier() -- rank 0 has written the file: the first rank that raises ends the others
     core.raise(listing)
