@@ -175,8 +175,8 @@ end
 --- Options: source; map; seq_len; seed = 0, the loader's; samples (default: all), the number that will be drawn. With
 --- `reads`, the fields of a sample that the map reads, others are named. on_cut is as for batching.stream. The first
 --- held_out_samples (default: all) of the source `held_out` are counted and named apart: evaluation cuts them, whatever
---- on_cut is, and refuses those that cannot be mapped. streams, own_rows, token_types, image_token_id, video_token_id and audio_token_id are those of
---- batching.prepare.
+--- on_cut is, and refuses those that cannot be mapped. streams, own_rows, token_types, image_token_id, video_token_id
+--- and audio_token_id are those of batching.prepare.
 ---
 --- Collective.
 ---@param opts {source: data.Source|table[], map: (fun(sample: any): batching.Sample), seq_len: integer, [string]: any}
