@@ -7,9 +7,8 @@
 -- "content": "..."}], "rejected": [...]}, and may have "tools"; strings, pairs without a prompt and ShareGPT's
 -- are read, too: see docs/chat.md. `data` may also be the name of a data set in the Hub's cache. Every message of the
 -- assistant behind the prompt is scored. Pairs without a difference are skipped and listed. Pairs longer than seq_len
--- are an error, or skipped, too, with --set on_cut=drop.
--- Log-probabilities under the model as it began are computed once, and kept in the run's folder; orpo, cpo and simpo
--- need none.
+-- are an error, or skipped, too, with --set on_cut=drop. Log-probabilities under the model as it began are computed
+-- once, and kept in the run's folder; orpo, cpo and simpo need none.
 
 local batching = require "lockstep.batching"
 local data = require "lockstep.data"
@@ -51,26 +50,10 @@ if dir == "" then
 end
 if path == "" then path = require("reverse_words").write_preferences(run.dir .. "/preferences.jsonl", 4000) end
 
--- Pairs as samples for batching: the chosen conversation, then the rejected one, and how long they are.
+-- Pairs as samples for batching: the chosen conversation, then the rejected one. Lists those that are skipped.
 local source = data.conversations(path, { kind = "preference", roles = config.roles, split = config.split })
-local chat, samples, skipped, all_ids, tokens, num_long = text.chat(dir), {}, {}, {}, 0, 0
-local function encode(pair)
-  return losses.pairs.sample(chat, pair, { seq_len = config.seq_len, renderer = config.renderer })
-end
-source:show { encode = encode, tokenizer = text.tokenizer(dir) }
-for i = 1, #source do
-  local ok, sample, reason = pcall(encode, source[i])
-  if not ok then error(source:place(i) .. ": " .. sample, 0) end
-  if reason then skipped[#skipped + 1] = source:place(i) .. ": " .. reason else samples[#samples + 1] = sample end
-  all_ids[i], tokens = sample.input_ids, tokens + #sample.input_ids
-  if #sample.input_ids > config.seq_len then num_long = num_long + 1 end
-end
-log.record("pairs", { pairs = #samples, tokens = tokens, counts = { skipped = #skipped, too_long = num_long } })
-local title = ("%d pairs are skipped, %d of them longer than seq_len = %d"):format(#skipped, num_long, config.seq_len)
-if num_long > 0 and config.on_cut == "error" then
-  error(log.listing(title .. ". Raise seq_len, or --set on_cut=drop", skipped, "skipped.txt"), 0)
-end
-log.list(title, skipped, "skipped.txt")
+local samples, found = losses.pairs.read(source, text.chat(dir), { tokenizer = text.tokenizer(dir),
+  seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut })
 if #samples == 0 then error(path .. " has no pair to learn from", 0) end
 
 local net = models.load(dir, { device = dist.device(), ignore = config.ignore })
@@ -89,7 +72,7 @@ local function score(batch) return losses.pairs.score(model, batch, config.loss.
 local function reference_of_all()
   local file, batches, report = run.dir .. "/reference.safetensors", deal(samples)
   local note = { made_from = table.concat({ dir, config.loss.variant, report.tokens, report.loss_tokens,
-    files.checksum_of(all_ids) }, " ") }
+    files.checksum_of(found.ids) }, " ") }
   local ok, kept, of = pcall(data.safetensors, file)
   if dist.all_gather_object(ok and of.made_from == note.made_from)[1] then return kept.log_probs end
   local log_probs = torch.zeros { #samples, 2 }
@@ -139,7 +122,7 @@ for step, micro_batches in run:steps(draw, steps) do
   local grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })
   optimizer:zero_grad()
   log.step { loss = loss, accuracy = accuracy, margin = margin, grad_norm = grad_norm, lr = lr * schedule(step),
-    counts = { skipped = #skipped } }
+    counts = { skipped = found.skipped } }
 end
 log.curve("loss.svg", { "loss", "accuracy" }, { title = "dpo" })
 

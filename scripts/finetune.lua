@@ -75,15 +75,17 @@ local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = conf
 local source = data.conversations(config.data == "" and instructions.conversations() or config.data,
   { kind = "conversation", roles = config.roles, split = config.split })
 local train, held_out = data.split(source, { held_out = config.held_out, seed = config.seed })
-local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = #train,
-  samples_per_step = config.samples_per_step }
-local schedule = optim.schedule.named(config.schedule, { warmup_steps = config.warmup_steps, total_steps = steps })
 local folder = config.data:match("^(.*)/") or "." -- of relative paths of pictures
 local function encode_sample(sample, is_prompt)
   return chat:encode_sample(sample, { generation_prompt = is_prompt, processor = process, folder = folder,
     renderer = config.renderer, roles = config.roles })
 end
 local reads = source:show { encode = encode_sample, tokenizer = tokenizer }
+local num_samples = config.epochs == 0 and #train or batching.samples_kept { source = train, map = encode_sample,
+  seq_len = config.seq_len, on_cut = config.on_cut } -- of an epoch
+local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = num_samples,
+  samples_per_step = config.samples_per_step }
+local schedule = optim.schedule.named(config.schedule, { warmup_steps = config.warmup_steps, total_steps = steps })
 local loader = data.loader { source = train, seed = config.seed, rank = 0, world = 1, map = encode_sample }
 local stream = batching.stream { source = loader, buffer = config.samples_per_step, seq_len = config.seq_len,
   on_cut = config.on_cut }
@@ -91,40 +93,26 @@ local stream = batching.stream { source = loader, buffer = config.samples_per_st
 -- Records the loss and the exact answers of held-out conversations, and shows the first three.
 local function evaluate(title)
   if #held_out == 0 then return config.keep_best and error("keep_best needs held-out conversations", 0) end
-  local samples, questions, own, prompts, right = {}, {}, {}, {}, 0
+  local rows, samples = {}, {}
   for i = 1, math.min(config.eval_samples, #held_out) do
-    local row = held_out[i]
-    local ok, sample = pcall(encode_sample, row)
+    rows[i] = held_out[i]
+    local ok, sample = pcall(encode_sample, rows[i])
     samples[i] = ok and sample or error(held_out:place(i) .. ": " .. sample, 0)
-    row.messages, row.answer = text.last_answer(row.messages or {})
-    if row.messages and #questions < config.answers then questions[#questions + 1] = row end
   end
   local batches, report = batching.prepare { samples = samples, seq_len = config.seq_len, rank = dist.rank() }
   local loss = sharding.evaluate(model, function() return table.remove(batches[dist.rank() + 1]) end,
     function(batch) return model(batch, "loss") end)
-  for i = dist.rank() + 1, #questions, dist.world_size() do
-    own[#own + 1], prompts[#prompts + 1] = questions[i], encode_sample(questions[i], true)
-  end
-  net:eval()
-  local answers = model:full(models.answers, net, tokenizer, prompts,
-    { max_new_tokens = config.max_new_tokens, seed = 1 })
-  net:train()
-  for i, answer in ipairs(answers) do
-    if answer == own[i].answer then right = right + 1 end
-    if dist.rank() == 0 and i <= 3 then
-      local asked = tokenizer:decode(encode_sample(own[i]).input_ids, { skip_special = true })
-      log.print((("%s: %s -> %s"):format(title, asked, answer):gsub("%s+", " ")))
-    end
-  end
-  log.record("validation", { loss = loss, counts = batching.lost(report),
-    exact = #questions > 0 and sharding.weighted_mean(right, #own) or nil })
+  local exact = models.exact_answers(model, net, { rows = rows, encode = encode_sample, tokenizer = tokenizer,
+    most = config.answers, max_new_tokens = config.max_new_tokens, title = title })
+  log.record("validation", { loss = loss, counts = batching.lost(report), exact = exact })
   if config.keep_best and title ~= "before" then run:keep_best("loss", loss) end
 end
 
 run:state({ model = model, optimizer = optimizer, stream = stream }, { every = config.save_every, keep = 2 })
 if not run:resume() then
   batching.survey { source = train, map = encode_sample, reads = reads, seed = config.seed, seq_len = config.seq_len,
-    on_cut = config.on_cut, samples = (steps + 1) * config.samples_per_step } -- one window is read ahead
+    on_cut = config.on_cut, samples = (steps + 1) * config.samples_per_step, -- one window is read ahead
+    held_out = held_out, held_out_samples = config.eval_samples }
   evaluate "before"
 end
 
@@ -147,11 +135,6 @@ if config.lora.r == 0 then
   models.save(model, whole, { like = base })
 else
   lora.save(model, adapter)
-  if config.merge then
-    local merged = models.load(base, { ignore = config.ignore })
-    lora.load(merged, adapter)
-    lora.merge(merged)
-    models.save(merged, whole, { like = base })
-  end
+  if config.merge then lora.save_merged(adapter, whole, { like = base, ignore = config.ignore }) end
 end
 log.print("wrote " .. (config.lora.r > 0 and not config.merge and adapter or whole))

@@ -24,15 +24,11 @@ local config = run.config({
   ignore = "", -- keys of config.json to pass over, split by commas
   data = "", -- conversations
   seed = 1, steps = 100,
-  samples = 8, -- of a micro-batch, over all ranks
-  micro_batches = 2, -- of a step
+  samples = 8, micro_batches = 2, -- samples of a micro-batch, over all ranks; micro-batches of a step
   vision_ranks = 1, -- the others run the language model
   dtype = "float32", -- of weights; in float64 the order in which ranks add up leaves no trace
   fully_shard = false, -- each module's weights, gradients and moments are shared out over its ranks
-  lr = 1e-5, weight_decay = 0.0,
-  warmup_steps = 10,
-  max_norm = 1.0,
-  save_every = 100,
+  lr = 1e-5, weight_decay = 0.0, warmup_steps = 10, max_norm = 1.0, save_every = 100,
 }, { at_least = { seed = 0, steps = 1, samples = 1, micro_batches = 1, vision_ranks = 1, warmup_steps = 0,
   save_every = 1 } })
 torch.manual_seed(config.seed)
@@ -72,9 +68,7 @@ local merge = list[1].visual_layout.merge -- patches of a token's side
 local folder = config.data:match("^(.*)/") or "." -- of relative paths of pictures
 local conversations = data.conversations(config.data, { kind = "conversation" })
 local samples = data.loader { source = conversations, seed = config.seed, rank = 0, world = 1,
-  map = function(sample)
-    return chat:encode_sample(sample, { processor = process, folder = folder })
-  end }
+  map = function(sample) return chat:encode_sample(sample, { processor = process, folder = folder }) end }
 local read_so_far = { samples = 0 }
 local function read()
   local batch = { samples = {}, ids = {}, rows = {} }
@@ -99,8 +93,7 @@ local function pictures(of)
 end
 
 -- The modules. A replica packs its samples after they were sliced.
-local tokens = 0
-local functions = {}
+local tokens, functions = 0, {}
 function functions.vision(mine)
   local pixels, grids = pictures(mine.samples)
   if pixels then return parts.vision { pixel_values = pixels, image_grid_thw = grids } end
@@ -126,18 +119,8 @@ local run_step = mimo.step { topology = topology, modules = own, bridges = { bri
   micro_batches = config.micro_batches, micro_batch_size = config.samples,
   slice = function(batch) return { batch_size = #batch.samples, batch_dims = { samples = 0 }, uneven = true } end }
 
--- A state holds each rank's part of the model and its optimizer: a run resumes on as many ranks.
-local own_state = {}
-function own_state.state_dict()
-  local states = { optimizer = optimizer:state_dict() }
-  for name, part in pairs(parts) do states[name] = part:state_dict() end
-  return states
-end
-function own_state:load_state_dict(states) -- luacheck: no self
-  for name, part in pairs(parts) do part:load_state_dict(states[name]) end
-  optimizer:load_state_dict(states.optimizer)
-end
-run:state({ own = own_state, samples = samples, read = read_so_far }, { every = config.save_every, keep = 2 })
+run:state({ own = mimo.state { modules = parts, optimizer = optimizer }, samples = samples, read = read_so_far },
+  { every = config.save_every, keep = 2 })
 run:resume()
 
 -- Training.

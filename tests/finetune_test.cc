@@ -197,6 +197,11 @@ TEST(FineTune, WhatIsCutAndWhatTeachesNothingIsListedAndCounted) {
     EXPECT_GT(tokens, 64);
   }
 
+  // An epoch is the 15 conversations that fit: 8 steps of 17, not 9.
+  const Ended epochs = run("epochs", {"on_cut=drop", "epochs=8.5"});
+  ASSERT_EQ(epochs.exit_code, 0) << epochs.err;
+  EXPECT_EQ(Values(folder, "epochs", Of::kSteps, "samples").size(), 8u);
+
   const Ended ended = run("out", {"on_cut=cut"});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_THAT(ended.out, HasSubstr("  messages  assistant 16  user 17\n"));

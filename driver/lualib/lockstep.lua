@@ -7,7 +7,7 @@ local core = require "lockstep.core"
 ---@field graph fun(fn: function, opts: {warmup: integer?, buckets: integer?}?): lockstep.Graph see lockstep/graph.lua
 local M = {}
 
-local conditions = require "lockstep.conditions"
+local mistakes = require "lockstep.help.mistakes"
 local watching = require "lockstep.watching"
 
 M.flops = watching.flops
@@ -46,7 +46,7 @@ setmetatable(M, { __index = function(t, name)
   return graph
 end })
 
-conditions.warn()
+mistakes.warn()
 
 --- Bytes in use: `tensors`, those that Lua values hold; `lua`, the Lua heap; `resident`, the whole
 --- process's share of the machine's memory.

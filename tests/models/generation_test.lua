@@ -338,6 +338,33 @@ t.test("BadOptionsAreNamed", function()
   t.raises("input_ids holds the id 61", models.generate, model, { { 61 } })
 end)
 
+t.test("ExactAnswersAreCountedAndTheFirstAreShown", function()
+  local said = { "a", "b", "c", "d" } -- the answers, one after another
+  local tokenizer = {}
+  function tokenizer.decode(_, ids) return ids.is_question and "asked" or table.remove(said, 1) end
+  local rows, prompts = { { text = "none" } }, 0
+  for i, answer in ipairs { "a", "x", "c", "d", "e" } do
+    rows[i + 1] = { messages = { { role = "user", content = "q" }, { role = "assistant", content = answer } } }
+  end
+  local function encode(row, is_prompt)
+    t.equal(#row.messages, 1)
+    if not is_prompt then return { input_ids = { is_question = true } } end
+    prompts = prompts + 1
+    return PROMPTS[1]
+  end
+  local wrapped, share = { full = function(_, fn, ...) return fn(...) end }, nil
+  local printed = t.printed(function()
+    share = models.exact_answers(wrapped, model, { rows = rows, encode = encode, tokenizer = tokenizer, most = 4,
+      max_new_tokens = 2, title = "before" })
+  end)
+
+  t.equal({ share, prompts, model.training }, { 0.75, 4, true })
+  t.truthy(printed:find("before: asked -> a\nbefore: asked -> b\nbefore: asked -> c\n", 1, true), printed)
+  t.equal(printed:find("-> d", 1, true), nil)
+  t.equal(#rows[2].messages, 2)
+  t.equal(models.exact_answers(wrapped, model, { rows = { rows[1] }, encode = encode, tokenizer = tokenizer }), nil)
+end)
+
 t.test("AnswersAreTextWithoutReasoningAndWithoutWhiteSpaceAround", function()
   local texts = { "<think>so\n</think>\n\n4 ", " yes.\n", "a <think>b</think>" }
   local tokenizer = {}

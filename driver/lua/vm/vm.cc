@@ -90,8 +90,8 @@ void AddSuggestion(lua_State* state) {
   const char* message = lua_type(state, 1) == LUA_TSTRING ? lua_tostring(state, 1) : "";
   const auto says = [&](const char* part) { return std::strstr(message, part) != nullptr; };
   if (!says("(a nil value)") && !says("attempt to compare") && !says("a tensor has no field") &&
-      !says("x must be a tensor, not ") && !says("\"self\" ") &&
-      !absl::StartsWith(message, "lockstep/")) {
+      !says("x must be a tensor, not ") && !says("\"self\" ") && !says("attempt to concatenate") &&
+      !says("near '='") && !absl::StartsWith(message, "lockstep/")) {
     return;
   }
   lua_getglobal(state, "require");

@@ -12,8 +12,9 @@ local cutting = require "lockstep.batching.cutting"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
+local survey = require "lockstep.batching.survey"
 
-local M = { cost = {}, survey = require "lockstep.batching.survey",
+local M = { cost = {}, survey = survey.survey, samples_kept = survey.samples_kept,
   timing = require("lockstep.batching.timing").timing }
 
 ---@class batching.Sample

@@ -316,6 +316,24 @@ function M.disabled(model, fn, ...)
   return adapters.without(model, fn, ...)
 end
 
+--- Writes a model with the adapter of a folder in its weights, which loads without PEFT. Every rank reads the model,
+--- and rank 0 writes.
+---
+---     lora.save_merged(run.dir .. "/adapter", run.dir .. "/model", { like = "Qwen/Qwen3-0.6B" })
+---
+--- Collective.
+---@param adapter string a folder of lora.save or of PEFT
+---@param dir string
+---@param opts {like: string, ignore: string?} the model's folder, and the option of models.load
+function M.save_merged(adapter, dir, opts)
+  local o = options.read("lora.save_merged", opts, { like = options.required, ignore = "" })
+  local models = require "lockstep.models" -- which needs this module
+  local merged = models.load(o.like, { ignore = o.ignore })
+  M.load(merged, adapter)
+  M.merge(merged)
+  models.save(merged, dir, { like = o.like })
+end
+
 M.save = agreement.counted(M.save)
 
 return M

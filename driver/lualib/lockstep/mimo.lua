@@ -10,7 +10,8 @@ local shared_weights = require "lockstep.mimo.shared_weights"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
-local M = { loader = require "lockstep.mimo.loader", ownership = require "lockstep.mimo.ownership",
+local M = { loader = require "lockstep.mimo.loader", state = require("lockstep.mimo.state").state,
+  ownership = require "lockstep.mimo.ownership",
   reorder = require "lockstep.mimo.reorder", step = require "lockstep.mimo.step" }
 
 -- topology ------------------------------------------------------------------------------------------

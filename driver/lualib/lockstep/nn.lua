@@ -18,7 +18,8 @@ local torch = require "lockstep.torch"
 
 local parameter, positive = make.new, make.positive
 
----@class lockstep.nn: nn.activation, nn.batch_norm, nn.convolution, nn.pooling
+---@class lockstep.nn: nn.activation, nn.batch_norm, nn.convolution, nn.pooling, nn.recurrent, nn.copy
+---@class lockstep.nn: nn.multihead_attention, nn.transformer
 local M = {}
 
 --- An instance keeps its fields apart from itself, so that every assignment is seen: one that replaces a
@@ -365,7 +366,8 @@ local Embedding = Module:subclass("Embedding")
 ---@type fun(num_embeddings: integer, embedding_dim: integer): nn.Embedding
 M.Embedding = Embedding
 
-function Embedding:init(num_embeddings, embedding_dim)
+function Embedding:init(num_embeddings, embedding_dim, opts)
+  options.read("nn.Embedding", opts, {})
   self.weight = parameter({ positive("Embedding", "num_embeddings", num_embeddings),
     positive("Embedding", "embedding_dim", embedding_dim) }, function(t) t:normal_() end)
 end
@@ -432,6 +434,9 @@ function ModuleList:init(modules)
   if type(modules or {}) ~= "table" or is_module(modules) then
     core.raise(string.format("nn.%s: the modules must be in an array, {a, b}", self.class_name))
   end
+  for key in pairs(modules or {}) do
+    if type(key) ~= "number" then complain(self, key, "the modules of an array have no names; leave the name out") end
+  end
   for _, module in ipairs(modules or {}) do self:append(module) end
 end
 
@@ -465,7 +470,8 @@ M.cross_entropy = require("lockstep.nn.cross_entropy").cross_entropy
 package.loaded["lockstep.nn"] = M -- the parts that follow are modules, and require it
 M.init = require "lockstep.nn.initializers"
 M.neftune = require "lockstep.nn.neftune"
-for _, part in ipairs { "activation", "batch_norm", "convolution", "pooling" } do
+for _, part in ipairs { "activation", "batch_norm", "convolution", "pooling", "copy", "sequences.recurrent",
+  "sequences.multihead_attention", "sequences.transformer" } do
   for name, class in pairs(require("lockstep.nn." .. part)) do M[name] = class end
 end
 

@@ -10,6 +10,8 @@ local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local sources = require "lockstep.data.source"
 
+local M = {}
+
 local NAME = "batching.survey"
 
 --- The counts of batching.Report that the survey adds up.
@@ -38,21 +40,35 @@ local function remark(report, rule)
   if report.loss_tokens == 0 then return "no token has a loss" end
 end
 
+--- Counts the messages of each role. Private to the library.
+---@param roles table<string, integer>
+---@param messages any
+function M.count_roles(roles, messages)
+  for _, message in ipairs(type(messages) == "table" and messages or {}) do
+    local role = type(message) == "table" and message.role
+    if type(role) == "string" then roles[role] = (roles[role] or 0) + 1 end
+  end
+end
+
+--- Prints how many messages of each role there are, if any. Private to the library.
+---@param roles table<string, integer>
+function M.print_roles(roles)
+  local counts = {}
+  for i, role in ipairs(plain.keys(roles)) do counts[i] = ("%s %d"):format(role, roles[role]) end
+  if #counts > 0 then log.print("  messages  " .. table.concat(counts, "  ")) end
+end
+
 --- Notes the fields of a sample that have a value, and counts the messages of each role.
 local function note_fields(found, sample)
   for name, value in pairs(type(sample) == "table" and sample or {}) do
     if value ~= core.null then found.fields[tostring(name)] = true end
   end
-  local messages = type(sample) == "table" and sample.messages
-  for _, message in ipairs(type(messages) == "table" and messages or {}) do
-    local role = type(message) == "table" and message.role
-    if type(role) == "string" then found.roles[role] = (found.roles[role] or 0) + 1 end
-  end
+  M.count_roles(found.roles, type(sample) == "table" and sample.messages)
 end
 
 --- Returns the report on a mapped sample alone, or nil and why it cannot be trained on.
-local function report_on(mapped, o)
-  local lost = o.on_cut == "drop" and cutting.left_out(mapped, o.seq_len)
+local function report_on(mapped, o, rule)
+  local lost = rule == "drop" and cutting.left_out(mapped, o.seq_len)
   if lost then
     return { tokens = 0, loss_tokens = 0, truncated_samples = 0, truncated_tokens = lost.tokens,
       truncated_loss_tokens = lost.loss_tokens, dropped_samples = 1, samples_without_loss = 0 }
@@ -63,20 +79,24 @@ local function report_on(mapped, o)
   return nil, batches
 end
 
---- Surveys this rank's part of `count` samples. Returns its counts, and the samples to name: {position, text}.
-local function survey_part(o, count)
+--- Surveys this rank's part of the samples in `part`. Returns its counts, and the samples to name: {position, text}.
+---@param o table the survey's options
+---@param part {source: data.Source|table[], count: integer, rule: string, shuffle: boolean, prefix: string}
+local function survey_part(o, part)
+  local count = part.count
   local found = { rank = dist.rank(), samples = 0, failed = 0, failures = {}, remarks = {}, fields = {},
     roles = {} }
   for _, key in ipairs(COUNTS) do found[key] = 0 end
-  local loader = loaders { source = o.source, seed = o.seed, epochs = 1, map = function(sample)
+  local function map(sample)
     note_fields(found, sample)
     local ok, mapped = pcall(o.map, sample)
     return { ok = ok, mapped = mapped }
-  end }
+  end
+  local loader = loaders { source = part.source, seed = o.seed, shuffle = part.shuffle, epochs = 1, map = map }
   local function name(list, text)
     local place = loader:place() .. ": "
     if text:sub(1, #place) ~= place then text = place .. text end -- what cannot be read names its place itself
-    if #list < NAMED then list[#list + 1] = { loader:last_position(), text } end
+    if #list < NAMED then list[#list + 1] = { loader:last_position(), part.prefix .. text } end
   end
   local function survey_next()
     local is_read, result = pcall(loader)
@@ -85,7 +105,7 @@ local function survey_part(o, count)
       loader:pass_over()
       reason = result:gsub("^.-data%.loader: ", "")
     elseif result.ok then
-      report, reason = report_on(result.mapped, o)
+      report, reason = report_on(result.mapped, o, part.rule)
     else
       reason = result.mapped
     end
@@ -96,7 +116,7 @@ local function survey_part(o, count)
       return
     end
     for _, key in ipairs(COUNTS) do found[key] = found[key] + report[key] end
-    local text = remark(report, o.on_cut)
+    local text = remark(report, part.rule)
     if text then name(found.remarks, text) end
   end
   for first = 0, count - 1, dist.world_size() do
@@ -107,14 +127,24 @@ local function survey_part(o, count)
   return found
 end
 
---- Returns the texts of all ranks' lists in the order of the samples.
-local function join(parts, key)
-  local all = {}
-  for _, part in ipairs(parts) do
-    for _, entry in ipairs(part[key]) do all[#all + 1] = entry end
+--- Surveys a part of each rank. Returns the sums of all ranks. Their lists are in the order of the samples.
+local function survey_parts(o, part)
+  local all = { samples = 0, failed = 0, fields = {}, roles = {}, failures = {}, remarks = {} }
+  for _, key in ipairs(COUNTS) do all[key] = 0 end
+  for i, found in ipairs(dist.all_gather_object(survey_part(o, part))) do
+    if found.rank == i - 1 then -- in a dry run the others are copies of rank 0's
+      for _, key in ipairs { "samples", "failed", unpack(COUNTS) } do all[key] = all[key] + found[key] end
+      for _, key in ipairs { "failures", "remarks" } do
+        for _, entry in ipairs(found[key]) do table.insert(all[key], entry) end
+      end
+      for field in pairs(found.fields) do all.fields[field] = true end
+      for role, count in pairs(found.roles) do all.roles[role] = (all.roles[role] or 0) + count end
+    end
   end
-  table.sort(all, function(a, b) return a[1] < b[1] end)
-  for i, entry in ipairs(all) do all[i] = entry[2] end
+  for _, key in ipairs { "failures", "remarks" } do
+    table.sort(all[key], function(a, b) return a[1] < b[1] end)
+    for i, entry in ipairs(all[key]) do all[key][i] = entry[2] end
+  end
   return all
 end
 
@@ -128,6 +158,9 @@ end
 ---@field dropped_samples integer
 ---@field samples_without_loss integer
 ---@field roles table<string, integer> messages of each role, of samples that have `messages`
+---@field held_out_samples integer? the held-out ones
+---@field held_out_truncated_samples integer? those that are cut
+---@field held_out_truncated_tokens integer?
 
 --- Maps samples as a data.loader would, each rank a part of them, and reports before the training what batching will
 --- cut and what has no loss. Rank 0 prints the counts, as log.record does, and the first of these samples with file and
@@ -140,15 +173,18 @@ end
 --- sample that is longer than seq_len is one.
 ---
 --- Options: source; map; seq_len; seed = 0, the loader's; samples (default: all), the number that will be drawn. With
---- `reads`, the fields of a sample that the map reads, others are named. on_cut is as for batching.stream. streams,
---- own_rows, token_types, image_token_id, video_token_id and audio_token_id are those of batching.prepare.
+--- `reads`, the fields of a sample that the map reads, others are named. on_cut is as for batching.stream. The first
+--- held_out_samples (default: all) of the source `held_out` are counted and named apart: evaluation cuts them, whatever
+--- on_cut is, and refuses those that cannot be mapped. streams, own_rows, token_types, image_token_id, video_token_id
+--- and audio_token_id are those of batching.prepare.
 ---
 --- Collective.
 ---@param opts {source: data.Source|table[], map: (fun(sample: any): batching.Sample), seq_len: integer, [string]: any}
 ---@return batching.Survey
-local function survey(opts)
+function M.survey(opts)
   local o = options.read(NAME, opts, { source = options.required, map = options.required, seq_len = options.required,
-    seed = 0, samples = math.huge, reads = options.optional, on_cut = "cut", streams = {},
+    held_out = options.optional, held_out_samples = math.huge, seed = 0, samples = math.huge,
+    reads = options.optional, on_cut = "cut", streams = {},
     token_types = "mm_token_type_ids", own_rows = {}, image_token_id = options.optional,
     video_token_id = options.optional, audio_token_id = options.optional })
   sources.check(o.source, NAME .. ": source")
@@ -158,42 +194,40 @@ local function survey(opts)
   o.prepare = { seq_len = o.seq_len, ranks = 1, streams = o.streams, token_types = o.token_types,
     own_rows = o.own_rows, image_token_id = o.image_token_id, video_token_id = o.video_token_id,
     audio_token_id = o.audio_token_id }
-  local parts, failed, found, fields, roles = {}, 0, { samples = 0 }, {}, {}
-  for i, part in ipairs(dist.all_gather_object(survey_part(o, math.min(#o.source, o.samples)))) do
-    if part.rank == i - 1 then parts[#parts + 1] = part end -- in a dry run the others are copies of rank 0's
+  local all = survey_parts(o, { source = o.source, count = math.min(#o.source, o.samples), rule = o.on_cut,
+    shuffle = true, prefix = "" })
+  local found, roles, fields = { samples = all.samples, roles = all.roles }, all.roles, all.fields
+  for _, key in ipairs(COUNTS) do found[key] = all[key] end
+  local counts = require("lockstep.batching").lost(found)
+  if o.held_out and #o.held_out > 0 then
+    local held_out = survey_parts(o, { source = o.held_out, count = math.min(#o.held_out, o.held_out_samples),
+      rule = "cut", shuffle = false, prefix = "held out: " })
+    for _, text in ipairs(held_out.remarks) do table.insert(all.remarks, text) end
+    for _, key in ipairs { "samples", "truncated_samples", "truncated_tokens" } do
+      found["held_out_" .. key] = held_out[key]
+    end
+    counts.held_out_truncated_samples = held_out.truncated_samples
+    counts.held_out_truncated_tokens = held_out.truncated_tokens
   end
-  for _, key in ipairs(COUNTS) do found[key] = 0 end
-  for _, part in ipairs(parts) do
-    for key, count in pairs(found) do found[key] = count + part[key] end
-    failed = failed + part.failed
-    for field in pairs(part.fields) do fields[field] = true end
-    for role, count in pairs(part.roles) do roles[role] = (roles[role] or 0) + count end
-  end
-  if failed > 0 then
-    local title = ("%s: %d of %d samples cannot be trained on"):format(NAME, failed, found.samples)
-    local listing = log.listing(title, join(parts, "failures"), "survey.txt")
+  if all.failed > 0 then
+    local title = ("%s: %d of %d samples cannot be trained on"):format(NAME, all.failed, found.samples)
+    local listing = log.listing(title, all.failures, "survey.txt")
     dist.barrier() -- rank 0 has written the file: the first rank that raises ends the others
     core.raise(listing)
   end
   log.record("survey", { samples = found.samples, tokens = found.tokens, loss_tokens = found.loss_tokens,
-    counts = require("lockstep.batching").lost(found) })
-  found.roles = roles
-  if next(roles) then
-    local counts = {}
-    for i, role in ipairs(plain.keys(roles)) do counts[i] = ("%s %d"):format(role, roles[role]) end
-    log.print("  messages  " .. table.concat(counts, "  "))
-  end
+    counts = counts })
+  M.print_roles(roles)
   for _, field in ipairs(o.reads or {}) do fields[field] = nil end
   if o.reads and next(fields) then
     log.print("fields of samples that are not read: " .. table.concat(plain.keys(fields), ", "))
   end
   cutting.refuse(NAME, o.on_cut, found, found.samples, o.seq_len, function(title)
-    local listing = log.listing(title, join(parts, "remarks"), "survey.txt")
+    local listing = log.listing(title, all.remarks, "survey.txt")
     dist.barrier() -- as above
     return listing
   end)
-  log.list(("with seq_len = %d these samples are not learnt as a whole"):format(o.seq_len), join(parts, "remarks"),
-    "survey.txt")
+  log.list(("with seq_len = %d these samples are not learnt as a whole"):format(o.seq_len), all.remarks, "survey.txt")
   if found.loss_tokens == 0 then
     core.raise(("%s: no token of %d samples has a loss with seq_len = %d; has any an assistant's message?"):format(NAME,
       found.samples, o.seq_len))
@@ -201,4 +235,22 @@ local function survey(opts)
   return found
 end
 
-return survey
+--- Returns how many samples of a source are learnt in an epoch: all, or with on_cut = "drop" those that fit into
+--- seq_len. All are mapped for it, each rank a part. The length of a run in epochs counts them.
+---
+---     local count = batching.samples_kept { source = train, map = encode, seq_len = 2048, on_cut = config.on_cut }
+---
+--- Collective.
+---@param opts {source: data.Source|table[], map: (fun(sample: any): batching.Sample), seq_len: integer, on_cut: string}
+---@return integer
+function M.samples_kept(opts)
+  local o = options.read("batching.samples_kept", opts, { source = options.required, map = options.required,
+    seq_len = options.required, on_cut = options.required })
+  cutting.check("batching.samples_kept", o.on_cut)
+  if o.on_cut ~= "drop" then return #o.source end
+  o.prepare = { seq_len = o.seq_len, ranks = 1 }
+  return #o.source - survey_parts(o, { source = o.source, count = #o.source, rule = "drop", shuffle = false,
+    prefix = "" }).dropped_samples
+end
+
+return M

@@ -103,6 +103,42 @@ t.test("CutsAreAnErrorOrLeaveSamplesOutByTheRule", function()
     { source = source, map = encode, seq_len = 12, on_cut = "skip" })
 end)
 
+t.test("HeldOutSamplesThatEvaluationCutsAreCountedAndNamedApart", function()
+  local lines = {}
+  for i = 1, 20 do lines[i] = ('{"n": %d, "loss": 5}'):format(i <= 8 and i % 2 == 0 and 20 or 10) end
+  local held_out, source = source_of(lines), source_of { '{"n": 10, "loss": 5}', '{"n": 10, "loss": 5}' }
+  local place = ("held out: .*lines%%-%d.jsonl, line "):format(files - 1)
+  for _, rule in ipairs { "error", "cut", "drop" } do
+    for most, cut in pairs { [2] = 1, [5] = 2, [8] = 4, [100] = 4 } do
+      local found, printed, record = survey { source = source, map = encode, seq_len = 12, on_cut = rule,
+        held_out = held_out, held_out_samples = most }
+      t.equal({ found.held_out_samples, found.held_out_truncated_samples, found.held_out_truncated_tokens },
+        { math.min(most, 20), cut, 8 * cut })
+      t.equal({ found.samples, found.truncated_samples, found.dropped_samples }, { 2, 0, 0 })
+      t.truthy(RANK > 0 or printed:find(place .. "2: 8 of 20 tokens are cut, 8 of them with a loss"), printed)
+      t.truthy(RANK > 0 or not printed:find(place .. "5"), printed)
+      t.equal(record and record.held_out_truncated_samples, RANK == 0 and cut or nil)
+    end
+  end
+  local without = survey { source = source, map = encode, seq_len = 12, held_out = {} }
+  t.equal(without.held_out_samples, nil)
+  lines[3], lines[4] = '{"broken": true}', '{"broken": true}' -- evaluation refuses them
+  local found = survey { source = source, map = encode, seq_len = 12, held_out = source_of(lines) }
+  t.equal(found.held_out_truncated_samples, 3)
+end)
+
+t.test("AnEpochHasTheSamplesThatOnCutKeeps", function()
+  local lines = {}
+  for i = 1, 700 do lines[i] = ('{"n": %d, "loss": 2}'):format(i % 7 == 0 and 13 or 12) end
+  lines[1] = '{"broken": true}' -- the survey refuses it
+  local source = source_of(lines)
+  for rule, count in pairs { cut = 700, error = 700, drop = 600 } do
+    t.equal(batching.samples_kept { source = source, map = encode, seq_len = 12, on_cut = rule }, count)
+  end
+  t.raises('batching.samples_kept: on_cut must be "cut", "drop" or "error", not "skip"', batching.samples_kept,
+    { source = source, map = encode, seq_len = 12, on_cut = "skip" })
+end)
+
 t.test("TheRolesOfMessagesAreCounted", function()
   local function chat(...)
     local messages = {}

@@ -12,6 +12,7 @@ local dist = require "lockstep.distributed"
 local mapping = require "lockstep.data.mapping"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
+local shapes = require "lockstep.data.shapes"
 local sources = require "lockstep.data.source"
 local uploads = require "lockstep.data.uploads"
 
@@ -88,7 +89,10 @@ local function submit(self)
       pending.failed = tostring(sample)
     end
   end
-  if self.workers > 0 and not pending.failed then self.pool:submit(job, pending.source) end
+  if self.workers > 0 and not pending.failed then
+    job[4] = shapes.of(job[3])
+    self.pool:submit(job, pending.source)
+  end
   self.pending[t], self.submitted = pending, t + 1
 end
 
@@ -124,6 +128,7 @@ local function finish(self, t, now)
   end
   self.pending[t] = nil
   if ok and not result.failed then
+    shapes.restore(result.sample, result.shapes)
     if self.uploads then return true, self.uploads:send(result.sample) end
     return true, result.sample
   end

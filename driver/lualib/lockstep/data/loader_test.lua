@@ -128,6 +128,31 @@ t.test("AMixGoesOnInTheNextEpochWhereItWasLeft", function()
   t.equal((merged(2, { source = mix, epochs = 2, seed = 4, workers = 2 })), expected)
 end)
 
+t.test("TheOrderOfKeysTravelsToWorkersAndBack", function()
+  local written, rows = {}, {}
+  for i = 1, 6 do
+    written[i] = ('{"id":%d,"tools":[{"zip":{"b":1,"a":2.0,"none":{}},"name":"f","empty":[]}],'
+      .. '"of":[[1.0],[{"y":0,"x":0}]]}'):format(i)
+    rows[i] = core.json_decode(written[i])
+  end
+  local file = data.source(t.write_file("tools.jsonl", table.concat(written, "\n") .. "\n"),
+    { cache = run.dir .. "/cache" })
+  local code = 'local s = ...; return { text = require("lockstep.core").json_encode(s), sample = s, x = torch.ones(1) }'
+  for _, from in ipairs { rows, file } do
+    for _, workers in ipairs { 0, 2 } do
+      local mapped = make { source = from, epochs = 1, shuffle = false, workers = workers, map = MAP,
+        options = { kind = "run", code = code:gsub("torch", 'require("lockstep.torch")') } }
+      local plain = make { source = from, epochs = 1, shuffle = false, workers = workers }
+      for i = 1, 6 do
+        local result = mapped()
+        t.equal(result.text, written[i])
+        t.equal(core.json_encode(result.sample), written[i])
+        t.equal(core.json_encode(plain()), written[i])
+      end
+    end
+  end
+end)
+
 -- Results of maps ----------------------------------------------------------------------------------------------
 
 t.test("WhatAMapReturnsComesAlikeFromWorkersAndWithout", function()

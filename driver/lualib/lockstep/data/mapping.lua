@@ -5,7 +5,8 @@ local plain = require "lockstep.plain"
 
 local M = {}
 
---- {index in the source, seed of math.random, sample where no source is given}: an array of numbers travels fastest.
+--- {index in the source, seed of math.random, sample where no source is given, its shapes}: an array of numbers travels
+--- fastest.
 ---@alias data.Job any[]
 
 --- The function that a map's module returns.

@@ -9,9 +9,12 @@
 ---
 --- The calls of streams are an interface, so that a test without a GPU can defer and record them.
 
+local core = require "lockstep.core"
 local torch = require "lockstep.torch"
 
 local M = {}
+
+local shapes = core.json_shapes()
 
 ---@class data.CopyEngine
 ---@field pin fun(x: torch.Tensor): torch.Tensor in page-locked host memory
@@ -56,6 +59,7 @@ function M.replace(value, fn, seen)
     if changed[key] ~= nil then rawset(copy, key, changed[key]) else rawset(copy, key, old) end
   end
   seen[value] = copy
+  shapes[copy] = shapes[value]
   return copy
 end
 

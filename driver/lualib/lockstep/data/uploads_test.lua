@@ -1,5 +1,6 @@
 -- data.loader with a device. The streams are imaginary: a copy is done only where its event is waited for.
 
+local core = require "lockstep.core"
 local data = require "lockstep.data"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -170,4 +171,14 @@ t.test("DevicesAreChecked", function()
   t.raises('data.loader: device must be "cuda", "cuda:" and a number, or "cpu"', open, "gpu")
   t.raises("not a number", open, 0)
   t.equal(open("cpu").uploads, nil)
+end)
+
+t.test("ATableThatIsCopiedForItsTensorKeepsTheOrderOfItsKeys", function()
+  local sample = core.json_decode '{"b":1,"x":2,"a":3}'
+  local expected = core.json_shapes()[sample]
+  sample.x = torch.ones { 1 }
+  local copied = uploads.replace(sample, function(x) return x * 2 end)
+
+  t.truthy(copied ~= sample and copied.x:item() == 2)
+  t.equal(core.json_shapes()[copied], expected)
 end)

@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local mapping = require "lockstep.data.mapping"
+local shapes = require "lockstep.data.shapes"
 local torch = require "lockstep.torch"
 local uploads = require "lockstep.data.uploads"
 
@@ -17,7 +18,9 @@ return function(start)
   torch.set_default_dtype = refuse_default_dtype ---@diagnostic disable-line: duplicate-set-field
   local map = start.map and mapping.load(start.map)
   return function(job, source)
+    shapes.restore(job[3], job[4])
     local result = mapping.apply(map, start.options, job, source)
+    result.shapes = shapes.of(result.sample)
     if start.pin then result.sample = uploads.pinned(result.sample) end
     return result
   end

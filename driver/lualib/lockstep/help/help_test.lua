@@ -107,7 +107,7 @@ t.test("TheSessionShowsAFunctionByHowItIsCalled", function()
 end)
 
 t.test("NilIsNoQuestionForTheListOfModules", function()
-  t.raises('help: the argument is nil; a name in quotes works too', help.help, nn.GRU)
+  t.raises('help: the argument is nil; a name in quotes works too', help.help, nn.LSTMCell)
 end)
 
 t.test("AForeignValueIsReportedAsForeign", function()

@@ -112,7 +112,7 @@ local function remark_of_object(name, level)
   end
 end
 
---- Returns all names of the module of the library that has no field `name`, as nn has no MultiheadAttention; or nil.
+--- Returns all names of the module of the library that has no field `name`, as nn has no LocalAttention; or nil.
 local function listed(name, level)
   local info = debug.getinfo(level + 1, "Slfu")
   local environment = environment_of(level + 1, info)
@@ -194,6 +194,12 @@ local function remark(message, level)
   if message:find("attempt to compare .*userdata") then
     return "tensors are compared element by element: x:gt(1), x:ge(1), x:lt(1), x:le(1), torch.eq(x, 1)"
   end
+  if message:find("attempt to concatenate .*userdata") then
+    return "a tensor is joined to a string as its number, x:item(), or as text, tostring(x)"
+  end
+  if message:find("')' expected near '='", 1, true) then
+    return "named arguments are a table in braces: x:sum({ dim = 1 }), not x:sum(dim = 1)"
+  end
   if message:find("'self'", 1, true) or message:find("a tensor has no field", 1, true) or message:find(OF_LIBRARY) then
     local remarked, place = called_with_dot() -- no tail call: levels are counted
     if remarked then return remarked, place end
@@ -204,8 +210,8 @@ end
 
 --- Returns `message` with a remark on the mistake behind it. Where a name is nil, the remark is the name that was
 --- probably meant, what the object says (see __missing), or all names of the library's module. Where self is no object,
---- or a tensor is compared with a number, it says what to write. `level` counts as for debug.getinfo, to the function
---- that the error stopped: 3 where the caller is the error's handler.
+--- a tensor is compared with a number or joined to a string, or an argument has a name, it says what to write. `level`
+--- counts as for debug.getinfo, to the function that the error stopped: 3 where the caller is the error's handler.
 ---@param message any an error's value
 ---@param level integer
 ---@return any message

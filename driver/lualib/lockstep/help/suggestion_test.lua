@@ -156,8 +156,20 @@ t.test("ATensorThatIsComparedWithANumberSaysHowToCompare", function()
   does_not_say("tensors", "return {} < 1")
 end)
 
+t.test("ATensorThatIsJoinedToAStringSaysHow", function()
+  says("(a userdata value); a tensor is joined to a string as its number, x:item(), or as text, tostring(x)",
+    "local x = config.x or torch.ones({ 1 })\nreturn 'x is ' .. x")
+  does_not_say("tensor", "return 'x is ' .. {}")
+end)
+
+t.test("ANamedArgumentInAModuleOfTheScriptSaysToUseBraces", function()
+  local path = t.write_file("named.lua", "return function(x) return x:sum(dim=1) end")
+  says("')' expected near '='; named arguments are a table in braces: x:sum({ dim = 1 })",
+    ("assert(loadfile(%q))"):format(path))
+end)
+
 t.test("ANameThatAModuleOfTheLibraryLacksListsThoseThatItHas", function()
-  says("(a nil value); nn has ", "nn.MultiheadAttention(2)")
-  says(", Linear, ", "nn.MultiheadAttention(2)")
-  does_not_say("has", "local mine = { Linear = 1 }\nmine.MultiheadAttention(2)")
+  says("(a nil value); nn has ", "nn.LocalAttention(2)")
+  says(", Linear, ", "nn.LocalAttention(2)")
+  does_not_say("has", "local mine = { Linear = 1 }\nmine.LocalAttention(2)")
 end)

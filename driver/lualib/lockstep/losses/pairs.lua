@@ -2,8 +2,10 @@
 
 local checks = require "lockstep.losses.checks"
 local core = require "lockstep.core"
+local log = require "lockstep.log"
 local options = require "lockstep.options"
 local preferences = require "lockstep.losses.preferences"
+local survey = require "lockstep.batching.survey"
 local text = require "lockstep.text"
 local torch = require "lockstep.torch"
 
@@ -51,6 +53,51 @@ function M.sample(chat, pair, opts)
     or lengths[1] == lengths[2] and torch.equal(ids[1], ids[2]) and "chosen and rejected are the same" or nil
   return { kind = "pair", input_ids = torch.cat(ids), loss_mask = torch.cat(masks):bool(),
     lengths = torch.tensor({ lengths }, I64) }, reason
+end
+
+---@class losses.ReadPairs
+---@field skipped integer pairs that teach nothing
+---@field roles table<string, integer> messages of each role; those of a prompt count once
+---@field ids torch.Tensor[] the ids of every pair, also of those that are skipped
+
+--- Returns the pairs of a source as samples, and what it found. Prints the form of the data with its first pair, the
+--- counts, how many messages each role has, and the pairs that are skipped because they teach nothing (see
+--- losses.pairs.sample) with file and line. All skipped pairs are in skipped.txt of the run's folder. A pair that is
+--- longer than seq_len is an error with on_cut = "error", and skipped with "drop".
+---
+---     local samples, found = losses.pairs.read(source, chat, { tokenizer = tokenizer, seq_len = 1024 })
+---@param source data.Conversations
+---@param chat table of text.chat
+---@param opts {tokenizer: text.Tokenizer, seq_len: integer, renderer: string?, on_cut: ("error"|"drop")?}
+---@return batching.Sample[]
+---@return losses.ReadPairs
+function M.read(source, chat, opts)
+  local o = options.read("losses.pairs.read", opts, { tokenizer = options.required, seq_len = options.required,
+    renderer = options.optional, on_cut = "error" })
+  checks.choice("pairs.read", "on_cut", o.on_cut, { "drop", "error" })
+  local function encode(pair) return M.sample(chat, pair, { seq_len = o.seq_len, renderer = o.renderer }) end
+  source:show { encode = encode, tokenizer = o.tokenizer }
+  local samples, skipped, tokens, num_long = {}, {}, 0, 0
+  local found = { roles = {}, ids = {} }
+  for i = 1, #source do
+    local pair = source[i]
+    survey.count_roles(found.roles, pair.chosen)
+    survey.count_roles(found.roles, { unpack(pair.rejected, pair.first) })
+    local ok, sample, reason = pcall(encode, pair)
+    if not ok then error(source:place(i) .. ": " .. sample, 0) end
+    if reason then skipped[#skipped + 1] = source:place(i) .. ": " .. reason else samples[#samples + 1] = sample end
+    found.ids[i], tokens = sample.input_ids, tokens + #sample.input_ids
+    if #sample.input_ids > o.seq_len then num_long = num_long + 1 end
+  end
+  log.record("pairs", { pairs = #samples, tokens = tokens, counts = { skipped = #skipped, too_long = num_long } })
+  survey.print_roles(found.roles)
+  local title = ("%d pairs are skipped, %d of them longer than seq_len = %d"):format(#skipped, num_long, o.seq_len)
+  if num_long > 0 and o.on_cut == "error" then
+    error(log.listing(title .. ". Raise seq_len, or --set on_cut=drop", skipped, "skipped.txt"), 0)
+  end
+  log.list(title, skipped, "skipped.txt")
+  found.skipped = #skipped
+  return samples, found
 end
 
 --- Returns the log-probabilities of each pair's answers, as a loss compares them, and the means over their tokens.
