@@ -39,6 +39,7 @@ local config = run.config({
   schedule = "linear", warmup_steps = 10, -- or "cosine", "constant", "stable_decay"
   lora = { r = 8, alpha = 16, dropout = 0.0, targets = "all-linear" }, -- r = 0: all weights
   max_norm = 1.0, save_every = 40, parallel = "data_parallel", -- or "fully_shard"
+  precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
 }, { at_least = { seed = 0, steps = 1, pairs_per_step = 1, seq_len = 1, warmup_steps = 0, save_every = 1,
   ["lora.r"] = 0 } })
 torch.manual_seed(config.seed)
@@ -56,7 +57,7 @@ local samples, found = losses.pairs.read(source, text.chat(dir), { tokenizer = t
   seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut })
 if #samples == 0 then error(path .. " has no pair to learn from", 0) end
 
-local net = models.load(dir, { device = dist.device(), ignore = config.ignore })
+local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore })
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 local model = sharding.parallel(net, config.parallel)
 

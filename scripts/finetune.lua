@@ -49,6 +49,7 @@ local config = run.config({
   lora = { r = 16, alpha = 32, dropout = 0.0, targets = "all-linear" }, -- r = 0 trains all weights
   merge = false, -- also writes the model with the adapter in its weights
   parallel = "data_parallel", -- or "fully_shard"
+  precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
   checkpoint = { offload = "none" }, -- "device": layers run again in backward; "host": their inputs wait on the host
   tiles = 0, -- above 0: the MLPs run over so many tiles of the tokens
 }, { at_least = { seed = 0, steps = 1, samples_per_step = 1, seq_len = 1, warmup_steps = 0,
@@ -59,7 +60,7 @@ assert(known[offload], "--set checkpoint.offload takes none, device or host, not
 local base = config.model ~= "" and config.model or instructions.newest_model()
 
 -- Model and optimizer.
-local net = models.load(base, { device = dist.device(), ignore = config.ignore })
+local net = models.load(base, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore })
 local chat, tokenizer = text.chat(base), text.tokenizer(base)
 local process = net.visual and images.processor(base) or nil -- of models with pictures
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end

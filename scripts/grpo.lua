@@ -36,6 +36,7 @@ local config = run.config({
   lr = 0.0, -- 0: 1e-5 for an adapter, 1e-6 for all weights, 2e-3 for the small model
   schedule = "constant", warmup_steps = 5, -- or "linear", "cosine", "stable_decay"
   max_norm = 1.0, parallel = "data_parallel", -- or "fully_shard"
+  precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
   save_every = 25, export = "", rollouts = "", max_lag = 1, -- of the weights that sampled an answer, in steps
 }, { at_least = { seed = 0, warm_steps = 0, steps = 1, problems_per_step = 1, group_size = 1, max_new_tokens = 1,
   updates = 1, seq_len = 1, warmup_steps = 0, ["lora.r"] = 0, save_every = 1, max_lag = 0 } })
@@ -49,7 +50,7 @@ if dir == "" then
   tasks.write_model(dir, { images = config.images, steps = config.warm_steps })
 end
 local task = tasks.new(dir, config.images, config)
-local net = models.load(dir, { device = dist.device(), ignore = config.ignore })
+local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore })
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 -- A micro-batch of text leaves the vision tower out, on every rank alike: batching sees to that.
 local model = sharding.parallel(net, config.parallel,

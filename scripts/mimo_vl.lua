@@ -26,7 +26,7 @@ local config = run.config({
   seed = 1, steps = 100,
   samples = 8, micro_batches = 2, -- samples of a micro-batch, over all ranks; micro-batches of a step
   vision_ranks = 1, -- the others run the language model
-  dtype = "float32", -- of weights; in float64 the order in which ranks add up leaves no trace
+  precision = "auto", -- "bf16" on GPUs, "float32" on CPUs; in float64 the order in which ranks add up leaves no trace
   fully_shard = false, -- each module's weights, gradients and moments are shared out over its ranks
   lr = 1e-5, weight_decay = 0.0, warmup_steps = 10, max_norm = 1.0, save_every = 100,
 }, { at_least = { seed = 0, steps = 1, samples = 1, micro_batches = 1, vision_ranks = 1, warmup_steps = 0,
@@ -46,12 +46,12 @@ topology:validate { micro_batch_size = config.samples, global_batch_size = confi
 log.print(mimo.draw(topology, { micro_batch_size = config.samples }))
 
 -- This rank's part of the model, or both.
-local parts, list, parameters = {}, {}, {}
+local parts, list, parameters, dtype = {}, {}, {}, run.dtype(config.precision)
 for _, pair in ipairs { { "vision", "visual" }, { "language", "language" } } do
   local name, part = unpack(pair)
   if topology:peers(name, "dp") then
     local group = topology:group(name, "dp-cp") -- nil where one rank has the module
-    parts[name] = models.load(config.model, { device = dist.device(), dtype = torch[config.dtype], part = part,
+    parts[name] = models.load(config.model, { device = dist.device(), dtype = dtype, part = part,
       ignore = config.ignore, shard = config.fully_shard and group and { group = group } or nil })
     list[#list + 1] = parts[name]
     for _, p in ipairs(parts[name]:parameters()) do parameters[#parameters + 1] = p end

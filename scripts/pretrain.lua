@@ -35,6 +35,7 @@ local config = run.config({
   eval_every = 50, sample_every = 100, save_every = 100,
   prompt = "A rank",
   parallel = "data_parallel", -- or "fully_shard": weights, gradients and moments are shared out over the ranks
+  precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
   model = { vocab_size = 2048, hidden_size = 128, num_hidden_layers = 4, num_attention_heads = 4,
     num_key_value_heads = 2, head_dim = 32, intermediate_size = 384 },
 }, { at_least = { seed = 0, tokenizer_documents = 1, steps = 1, sequences_per_step = 1, micro_batch = 1,
@@ -94,7 +95,7 @@ local shape = { architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", ti
   max_position_embeddings = 4096, rope_theta = 10000, eos_token_id = tokenizer:id "<|im_end|>" }
 for key, value in pairs(config.model) do shape[key] = value end
 if dist.rank() == 0 then data.save_json(start .. "/config.json", shape, { indent = 2 }) end
-local net = models.build(shape, { device = dist.device() })
+local net = models.build(shape, { device = dist.device(), dtype = run.dtype(config.precision) })
 local model = sharding.parallel(net, config.parallel)
 local matrices, others = {}, {}
 for name, p in model:named_parameters() do

@@ -107,6 +107,45 @@ TEST(Pretrain, LearnsTheLanguageAndWritesAModel) {
   EXPECT_NEAR(BitsPerByte(folder, "fully_shard_muon").back(), replicas, 1e-2 * replicas);
 }
 
+// A header of safetensors names a tensor and then its dtype.
+TEST(Pretrain, LearnsInBf16WithFloat32Masters) {
+  const Folder folder;
+  WriteDocuments(folder);
+  for (const char* parallel : {"data_parallel", "fully_shard"}) {
+    SCOPED_TRACE(parallel);
+
+    const Ended ended = RunOne(
+        Pretrain(folder, parallel, {"precision=bf16", absl::StrCat("parallel=", parallel)}));
+
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_THAT(ended.out, HasSubstr("\nprecision: bf16, with float32 masters\n"));
+    const std::vector<double> bits = BitsPerByte(folder, parallel);
+    ASSERT_THAT(bits, SizeIs(3));
+    EXPECT_LT(bits.back(), 0.45);
+    EXPECT_THAT(folder.Read(absl::StrCat(parallel, "/model/model.safetensors")),
+                HasSubstr("\"model.embed_tokens.weight\":{\"dtype\":\"BF16\""));
+    const std::string state = absl::StrCat(parallel, "/state/step-00000060/");
+    std::string headers;
+    for (const std::string& file : folder.List(state)) {
+      if (file.find(".safetensors") != std::string::npos) headers += folder.Read(state + file);
+    }
+    EXPECT_THAT(
+        headers,
+        AllOf(HasSubstr("embed_tokens.weight.master\":{\"dtype\":\"F32\""),
+              HasSubstr("q_proj.weight.master\":{\"dtype\":\"F32\"")));
+  }
+}
+
+TEST(Pretrain, AnUnknownPrecisionIsNamed) {
+  const Folder folder;
+  WriteDocuments(folder);
+
+  const Ended ended = RunOne(Pretrain(folder, "out", {"precision=fp8"}));
+
+  EXPECT_EQ(ended.exit_code, 1);
+  ExpectOneComplaint(ended, "precision must be \"auto\", \"bf16\", \"float32\", \"float64\", not");
+}
+
 TEST(Pretrain, ARunThatIsKilledGoesOnToTheSameBits) {
   const Folder folder;
   WriteDocuments(folder);

@@ -130,7 +130,8 @@ void CheckNothingWasRefused() {
   throw Error(message);
 }
 
-// The recording of a graph, on the side stream, ended however the function ends.
+// record(fn, ...) -> broken, fn(...): a recording on the side stream, ended however the function
+// ends. `broken` is nil, or why CUDA could not record what the function did.
 int Record(lua_State* state) {
   driver::CudaGraph& graph = *ReadObject<Graph>(state, 1, "record: graph");
   ReadFunction(state, 2, "record: fn");
@@ -142,14 +143,13 @@ int Record(lua_State* state) {
     waiting.Check();
     CheckNothingWasRefused();
   } catch (...) {
-    try {
-      graph.End();
-    } catch (const c10::Error&) {  // a consequence: what was thrown first says why
-    }
+    graph.End();  // it may be broken: what was thrown first says why
     waiting.Check();  // says more than CUDA's own error
     throw;
   }
-  graph.End();
+  const std::string broken = graph.End();
+  broken.empty() ? lua_pushnil(state) : PushString(state, broken);
+  lua_insert(state, 2);
   return lua_gettop(state) - 1;
 }
 

@@ -17,6 +17,7 @@ local torch = require "lockstep.torch"
 ---@field hits integer calls that repeated a recording; the others ran the function
 ---@field captured boolean whether there is a recording
 ---@field recordings integer so far
+---@field failures integer recordings that CUDA broke; their shapes run without a graph
 ---@operator call: any
 local Graph = {}
 Graph.__index = Graph
@@ -28,6 +29,7 @@ Graph.__index = Graph
 --     calls, warmup    the calls so far, and those before the recording
 --     tapes            on the CPU, each {tape = , results = , options = }
 --     graph, results, options  on a GPU
+--     gave_up          on a GPU: the recording broke
 --
 -- `options` are the options of optimizers that the recording has as numbers.
 
@@ -151,14 +153,26 @@ local function on_side_stream(self, fn, ...)
   return results
 end
 
+--- Records a bucket's step, unless CUDA breaks the recording. A line says what broke it.
 local function record_on_gpu(self, bucket)
   collectgarbage()
   collectgarbage()
-  bucket.graph = core_graph.new()
+  local graph, broken = core_graph.new(), nil
+  local function without_reason(reason, ...)
+    broken = reason
+    return ...
+  end
   options_seen.start()
-  bucket.results = on_side_stream(self, function(...) return bucket.graph:record(self.fn, ...) end,
+  local results = on_side_stream(self, function(...) return without_reason(graph:record(self.fn, ...)) end,
     unpack(bucket.inputs, 1, bucket.count))
-  bucket.options = options_seen.finish()
+  local seen = options_seen.finish()
+  if broken then
+    self.failures, bucket.gave_up = self.failures + 1, true
+    io.stderr:write(("lockstep: warning: lockstep.graph: the GPU could not record the step, which goes on without a "
+      .. "graph, at the usual speed: %s\n"):format(broken))
+    return
+  end
+  bucket.graph, bucket.results, bucket.options = graph, results, seen
   self.captured, self.recordings = true, self.recordings + 1
 end
 
@@ -167,7 +181,12 @@ local function on_gpu(self, bucket)
     bucket.graph, bucket.results = nil, nil
     return on_side_stream(self, self.fn, unpack(bucket.inputs, 1, bucket.count)) -- it may have to make new states
   end
-  if bucket.graph then self.hits = self.hits + 1 else record_on_gpu(self, bucket) end
+  if bucket.graph then
+    self.hits = self.hits + 1
+  elseif not bucket.gave_up then
+    record_on_gpu(self, bucket) -- runs nothing
+  end
+  if bucket.gave_up then return on_side_stream(self, self.fn, unpack(bucket.inputs, 1, bucket.count)) end
   bucket.graph:replay()
   return bucket.results
 end
@@ -337,6 +356,9 @@ end
 --- `requires_grad` is not as it was. There dropout draws what the loop would draw. On several ranks the CPU records
 --- nothing, and each call runs `fn`.
 ---
+--- A recording that CUDA itself breaks is no error. A line says why, `graph.failures` counts it, and the steps of its
+--- shape run as without a graph. Other threads may use the device meanwhile, as a loader's workers do.
+---
 --- `buckets` is the number of shapes that get a recording each, for batches of several sizes. Dtypes, plain values,
 --- arrays of them, as the lengths of packed sequences, and modes around the call, as `no_grad`, tell buckets apart too.
 --- Further shapes run as without a graph: compare `graph.hits` with `graph.calls`, and round sizes up until most calls
@@ -354,7 +376,7 @@ local function graph(fn, opts)
     end
   end
   return setmetatable({ fn = fn, warmup = o.warmup, max_buckets = o.buckets, buckets = {}, calls = 0, hits = 0,
-    recordings = 0, captured = false }, Graph)
+    recordings = 0, failures = 0, captured = false }, Graph)
 end
 
 return graph

@@ -11,6 +11,7 @@ local files = require "lockstep.core.files"
 local nonfinite = require "lockstep.run.nonfinite"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
+local precision = require "lockstep.run.precision"
 local terminal = require "lockstep.log.terminal"
 local torch = require "lockstep.torch"
 
@@ -219,6 +220,18 @@ function M.config(defaults, opts)
   if dist.rank() == 0 then write_config(M.dir .. "/config.json", config) end
   return config
 end
+
+--- Returns the dtype of a model's weights for a precision: "bf16", "float32", "float64", or "auto", which is "bf16" on
+--- GPUs and "float32" on CPUs. Rank 0 prints which.
+---
+---     local config = run.config { precision = "auto" }   -- --set precision=bf16
+---     local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision) })
+---
+--- In "bf16" weights, activations and gradients are bfloat16, and the optimizer keeps a float32 copy of each weight,
+--- its master.
+---@param name "auto"|"bf16"|"float32"|"float64"
+---@return torch.dtype
+function M.dtype(name) return precision.dtype(name) end
 
 local function check_colon(self, name)
   if self ~= M then core.raise(("run:%s is called with a colon: run:%s()"):format(name, name)) end

@@ -65,6 +65,7 @@ local M = {}
 ---@field divisor number? above 0, in place of the count
 ---@field over_ranks boolean?
 ---@field group dist.Group?
+---@field count integer? of the labels that count, where the caller knows it: then nothing waits for a GPU to count them
 
 ---@class tiled_mlp.TiledMlp
 ---@field private options table<string, any> of the core, without a size where memory_bytes is given
@@ -270,7 +271,11 @@ function M.cross_entropy(opts)
   local o = options.read("tiled_mlp.cross_entropy", opts, plain.copy(core_tiled_mlp.cross_entropy_defaults, {
     hidden = options.required, weight = options.required, labels = options.required, bias = options.optional,
     reduction = "mean", tile_tokens = options.optional, divisor = options.optional, over_ranks = false,
-    group = options.optional }))
+    group = options.optional, count = options.optional }))
+  local known = o.count
+  if known ~= nil and not plain.is_whole(known, 0) then
+    core.raise("tiled_mlp.cross_entropy: count must be a whole number of labels, not " .. tostring(known))
+  end
   splits.refuse("tiled_mlp.cross_entropy", o.weight, "use model:loss, or the scores of model:head")
   if o.tile_tokens == 0 then core.raise("tiled_mlp.cross_entropy: tile_tokens must be at least 1, not 0") end
   local divisor = o.divisor and torch.tensor(o.divisor, { dtype = torch.float64 })
@@ -282,9 +287,9 @@ function M.cross_entropy(opts)
     dist.all_reduce(total, "sum", { group = o.group })
     divisor = total[0]:clamp_min(1) / total[1]
   end
-  o.over_ranks, o.group, o.divisor = nil, nil, divisor
+  o.over_ranks, o.group, o.divisor, o.count = nil, nil, divisor, nil
   local loss, count = core_tiled_mlp.cross_entropy(o)
-  return loss, torch.cuda.is_current_stream_capturing() and count or count:item()
+  return loss, known or torch.cuda.is_current_stream_capturing() and count or count:item()
 end
 
 return M

@@ -7,9 +7,11 @@ local graph = {}
 ---@class lockstep.core.graph.Graph
 local Graph = {}
 
---- Records what fn(...) gives the current stream, which must not be the device's default one, and returns its results.
+--- Records what fn(...) gives the current stream, which must not be the device's default one. Returns why CUDA could not
+--- record it, or nil, and fn's results.
 ---@param fn function
 ---@param ... any
+---@return string? broken
 ---@return any ...
 function Graph:record(fn, ...) end
 

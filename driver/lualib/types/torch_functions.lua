@@ -153,6 +153,26 @@ function torch.get_default_dtype() end
 ---@param dtype torch.dtype a floating-point one
 function torch.set_default_dtype(dtype) end
 
+--- Sets how exact products of float32 matrices are, as in PyTorch. "high" and "medium" let a GPU round the factors to
+--- TF32, with 10 bits of fraction instead of 23; a CPU that has bfloat16 products may use them for "medium".
+---@param precision "highest"|"high"|"medium" default of a run: "highest"
+function torch.set_float32_matmul_precision(precision) end
+
+---@return "highest"|"high"|"medium"
+function torch.get_float32_matmul_precision() end
+
+--- Lets operators repeat their bits: one that has a deterministic kernel uses it, and one without is an error, as in
+--- PyTorch. With `warn_only` it is a warning. Where there is a GPU it also sets CUBLAS_WORKSPACE_CONFIG, so call it
+--- before the first tensor on a GPU.
+---
+---     torch.use_deterministic_algorithms(true)
+---@param mode boolean
+---@param opts {warn_only: boolean?}?
+function torch.use_deterministic_algorithms(mode, opts) end
+
+---@return boolean
+function torch.are_deterministic_algorithms_enabled() end
+
 ---@class lockstep.torch.cuda
 local cuda = {}
 

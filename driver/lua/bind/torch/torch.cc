@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/torch/replay.h"
 #include "c10/core/DefaultDtype.h"
+#include "driver/lua/bind/torch/settings.h"
 #include "driver/lua/bind/torch/tensor_methods.h"
 #include "driver/lua/operators/names.h"
 #include "driver/lua/operators/operators.h"
@@ -150,6 +151,10 @@ constexpr Function kFunctions[] = {
     {"set_num_threads", SetNumThreads},
     {"get_default_dtype", GetDefaultDtype},
     {"set_default_dtype", SetDefaultDtype},
+    {"set_float32_matmul_precision", SetFloat32MatmulPrecision},
+    {"get_float32_matmul_precision", GetFloat32MatmulPrecision},
+    {"use_deterministic_algorithms", UseDeterministicAlgorithms},
+    {"are_deterministic_algorithms_enabled", AreDeterministicAlgorithmsEnabled},
 };
 
 // Other names of some dtypes in PyTorch.

@@ -60,6 +60,31 @@ t.test("AnOperationThatCannotBeRecordedIsNamedAndLeavesTheDeviceUsable", functio
   t.equal((x + 1):sum():item(), 8)
 end)
 
+-- Work for the default stream breaks a recording; the function catches the error that it gets.
+t.test("ABrokenRecordingIsFollowedByWorkAndByAnotherGraph", function()
+  local breaks = false
+  local graph = lockstep.graph(function(x)
+    local y = torch.dropout(x, 0.5, true) + 1
+    if breaks then
+      pcall(torch.cuda.stream, torch.cuda.default_stream(), function() return x + 1 end)
+    end
+    return y
+  end, { warmup = 1 })
+  local x = torch.ones({ 1024 }, { device = DEVICE })
+  graph(x)
+  breaks = true
+  graph(x)
+  t.equal(graph.failures, 1)
+
+  torch.dropout(x, 0.5, true) -- the generator counts no longer for a recording
+  torch.cuda.empty_cache()
+  local _, train = training()
+  local other = lockstep.graph(train)
+  local inputs, labels = torch.randn({ 8, 16 }, { device = DEVICE }), torch.zeros({ 8 }, { device = DEVICE }):long()
+  for _ = 1, 6 do other(inputs, labels, torch.ones({}, { device = DEVICE })) end
+  t.equal({ other.recordings, other.failures, other.hits }, { 1, 0, 2 })
+end)
+
 t.test("AStreamWaitsForAnother", function()
   local side, main = torch.cuda.Stream(), torch.cuda.current_stream()
   local x = torch.ones({ 1024, 1024 }, { device = DEVICE })

@@ -19,6 +19,7 @@ local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local same_batch = require "lockstep.models.same_batch"
 local scoring = require "lockstep.models.scoring"
+local sending = require "lockstep.models.sending"
 local splits = require "lockstep.nn.splits"
 local tiled_mlp = require "lockstep.tiled_mlp"
 local torch = require "lockstep.torch"
@@ -384,7 +385,8 @@ function CausalLM:read_batch(batch)
   local owner = splits.owner_of(self)
   if owner then same_batch.check("sharding.tensor_parallel", owner.group, batch, fields.READ) end
   if current then same_batch.check("sharding.context_parallel", current.group, batch, { "seq_lens" }) end
-  return batch.input_ids:to(device), positions:to(device), seq_lens
+  local sent = sending.send(batch, batch.input_ids, positions, seq_lens, device)
+  return sent.ids, sent.positions, seq_lens
 end
 
 --- Overridden by models whose tokens have three positions. Returns the position ids of one sample.

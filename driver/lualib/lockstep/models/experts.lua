@@ -34,25 +34,32 @@ local function can_group(x, weight)
   return false
 end
 
---- x [rows, in], sorted by expert, times each expert's weight [experts, out, in]. counts: rows of each expert.
-local function multiply(x, weight, counts)
+--- x [rows, in], sorted by expert, times each expert's weight [experts, out, in]. ends: the row behind each expert's
+--- last one; read_ends reads them.
+local function multiply(x, weight, ends, read_ends)
   if can_group(x, weight) and can_group(weight, weight) then
-    return torch._grouped_mm(x, weight:transpose(-2, -1), counts:cumsum(0, { dtype = torch.int32 }))
+    return torch._grouped_mm(x, weight:transpose(-2, -1), ends)
   end
   local results, from = {}, 0
-  for expert, count in ipairs(counts:totable()) do
-    if count > 0 then
-      results[#results + 1] = nn.linear(x[{ { from, from + count } }], weight[expert - 1])
-      from = from + count
+  for expert, to in ipairs(read_ends()) do
+    if to > from then
+      results[#results + 1] = nn.linear(x[{ { from, to } }], weight[expert - 1])
+      from = to
     end
   end
   return torch.cat(results)
 end
 
---- x: [rows, hidden], the rows of expert 0 first; counts: [experts] int64, the rows of each.
-function Experts:forward(x, counts)
-  local gate, up = unpack(multiply(x, self.gate_up_proj, counts):chunk(2, -1))
-  return multiply(nn.swiglu(gate, up), self.down_proj, counts)
+--- x: [rows, hidden], the rows of expert 0 first; ends: [experts] int32, the row behind each expert's last one. Waits
+--- for a GPU once, or not at all where all experts are one call.
+function Experts:forward(x, ends)
+  local list
+  local function read_ends()
+    list = list or ends:totable()
+    return list
+  end
+  local gate, up = unpack(multiply(x, self.gate_up_proj, ends, read_ends):chunk(2, -1))
+  return multiply(nn.swiglu(gate, up), self.down_proj, ends, read_ends)
 end
 
 --- Returns y [tokens, hidden] and the router's logits [tokens, experts]. The router's probabilities are float32. With
@@ -77,13 +84,14 @@ function Mixture:forward(x)
   local logits = self.gate(x)
   local shares, chosen = logits:softmax(-1, { dtype = torch.float32 }):topk(self.per_token, -1)
   if self.normalize then shares = shares / shares:sum({ -1 }, true) end
-  local flat = chosen:view(-1)
-  local order = flat:argsort({ stable = true })
+  local sorted, order = chosen:view(-1):sort { stable = true }
+  local ends = torch.searchsorted(sorted, torch.arange(self.num_experts, { device = x.device }),
+    { right = true, out_int32 = true })
   local token = order:div(self.per_token, { rounding_mode = "floor" })
-  local counts = torch.bincount(flat, nil, self.num_experts)
-  local y = self.experts(x:index_select(0, token), counts)
-  y = y * shares:to(x.dtype):view(-1):index_select(0, order):unsqueeze(-1)
-  return torch.zeros_like(x):index_add(0, token, y), logits
+  -- torch.embedding selects rows. Its gradient adds up sorted segments; that of index_select adds with atomics.
+  local y = self.experts(torch.embedding(x, token), ends)
+  y = torch.embedding(y, order:argsort()):view(x:size(0), self.per_token, -1)
+  return (y * shares:to(x.dtype):unsqueeze(-1)):sum(1), logits
 end
 
 --- Returns the balance loss of Switch Transformers (arXiv 2101.03961), as transformers computes it: the sum over
@@ -98,7 +106,7 @@ function M.balance_loss(router_logits, per_token)
   for _, logits in ipairs(router_logits) do
     local shares = logits:softmax(-1, { dtype = torch.float32 })
     local _, chosen = shares:topk(per_token, -1)
-    tokens = tokens + torch.bincount(chosen:view(-1), nil, num_experts):to(torch.float32)
+    tokens = tokens + torch.zeros_like(shares):scatter(-1, chosen, 1):sum(0)
     probabilities = probabilities + shares:sum({ 0 })
     rows = rows + logits:size(0)
   end

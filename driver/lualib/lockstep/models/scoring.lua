@@ -10,6 +10,7 @@ local core = require "lockstep.core"
 local masks = require "lockstep.losses.mask"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
+local sending = require "lockstep.models.sending"
 local splits = require "lockstep.nn.splits"
 local tiled_mlp = require "lockstep.tiled_mlp"
 local torch = require "lockstep.torch"
@@ -55,23 +56,45 @@ local function of_all_chunks(seconds)
   return all
 end
 
+--- Returns whether labels can be made and counted on the CPU, and then sent to the device with the ids.
+local function is_on_host(batch)
+  return batch.input_ids.device == "cpu" and not chunks.current() and not torch.cuda.is_current_stream_capturing()
+end
+
 --- See CausalLM:loss.
 ---@param self models.CausalLM
 ---@param batch models.Batch
 ---@return torch.Tensor sum float32
 ---@return integer count
 function M.loss(self, batch)
-  local hidden, seconds = self:hidden(batch)
-  local weight, labels = self:head_weight(), next_tokens(batch, hidden.device)
-  local sum, count
+  local count
+  local sent, hidden, seconds = sending.with(batch, function()
+    if not is_on_host(batch) then return {} end
+    local labels = next_tokens(batch, "cpu")
+    count = labels:ne(IGNORED):sum():item()
+    return { labels = labels }
+  end, function() return self:hidden(batch) end)
+  local weight, labels = self:head_weight(), sent.labels or next_tokens(batch, hidden.device)
+  local sum
   if splits.of(weight) then
-    sum, count = splits.cross_entropy(hidden, weight, labels, IGNORED, checkpoint.new { preserve_rng = false })
+    sum, count = splits.cross_entropy(hidden, weight, labels, IGNORED, checkpoint.new { preserve_rng = false }, count)
   else
     sum, count = tiled_mlp.cross_entropy { hidden = hidden, weight = weight, labels = labels, ignore_index = IGNORED,
-      reduction = "sum" }
+      reduction = "sum", count = count }
   end
   local balance = self:balance_loss(of_all_chunks(seconds))
   return balance and sum + balance * count or sum, count
+end
+
+--- Returns which tokens are the first of their sequences, on the CPU: bool [T].
+local function first_tokens(batch)
+  local tokens = batch.input_ids:size(0)
+  local is_first, start = torch.zeros({ tokens }, { dtype = torch.bool }), 0
+  for _, length in ipairs(batch.seq_lens or { tokens }) do
+    is_first[start] = true
+    start = start + length
+  end
+  return is_first
 end
 
 --- Returns the log-probability of each label of a tile, and the entropy of its distribution.
@@ -97,10 +120,11 @@ function M.log_probs(self, batch, opts)
     core.raise("models.log_probs: temperature must be above 0, and tile_tokens at least 1")
   end
   chunks.refuse("models.log_probs", "use model:loss, or nn.attention and the hidden states")
-  local hidden = self:hidden(batch)
+  local sent, hidden = sending.with(batch, function() return { is_first = first_tokens(batch) } end,
+    function() return self:hidden(batch) end)
   local weight, tokens = self:head_weight(), hidden:size(0)
   local split = splits.of(weight)
-  local ids = batch.input_ids:to(hidden.device)
+  local ids = sent.ids or batch.input_ids:to(hidden.device)
   local region = checkpoint.new { preserve_rng = false }
   local zero = torch.zeros({ 1 }, { dtype = torch.float32, device = hidden.device })
   -- A batch of one token predicts nothing. It is scored with any label, so that its zeros have a gradient, of zeros.
@@ -113,12 +137,7 @@ function M.log_probs(self, batch, opts)
     local p, e = region(tile, hidden[{ { from, to } }], weight)
     log_probs[#log_probs + 1], entropy[#entropy + 1] = p, e
   end
-  local is_first, start = torch.zeros({ tokens }, { dtype = torch.bool }), 0
-  for _, length in ipairs(batch.seq_lens or { tokens }) do
-    is_first[start] = true
-    start = start + length
-  end
-  is_first = is_first:to(hidden.device)
+  local is_first = (sent.is_first or first_tokens(batch)):to { device = hidden.device, dtype = torch.bool }
   return torch.cat(log_probs):masked_fill(is_first, 0), torch.cat(entropy):masked_fill(is_first, 0)
 end
 

@@ -275,7 +275,7 @@ function VisionLanguage:inputs(batch)
   end
   refuse_chunks()
   local ids, positions, seq_lens = self:read_batch(batch)
-  local visuals = find(self.visual_layout, batch, ids:totable(), seq_lens)
+  local visuals = find(self.visual_layout, batch, batch.input_ids:totable(), seq_lens)
   if batch.position_ids then check_positions(batch.position_ids) end
   if positions:dim() == 1 then positions = visuals.positions:to(positions.device) end
   local x, after = insert(self, self:decoder().embed_tokens(ids), batch.visual or self:visual(batch), visuals.tokens)

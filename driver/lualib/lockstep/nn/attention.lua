@@ -53,18 +53,52 @@ end
 --- array held then: a caller may change it.
 local cumulative = setmetatable({}, { __mode = "k" })
 
-local function cumulative_lengths(seq_lens, device)
+local function text_of(seq_lens, device) return device .. ": " .. table.concat(seq_lens, " ") end
+
+--- Returns where each sequence begins, with the end of the last one, and the longest length. Private to the library.
+---@param seq_lens integer[]
+---@return integer[]
+---@return integer
+function M.cumulate(seq_lens)
+  local sums, longest = { 0 }, 0
+  for i, length in ipairs(seq_lens) do
+    sums[i + 1], longest = sums[i] + length, math.max(longest, length)
+  end
+  return sums, longest
+end
+
+--- Keeps what M.cumulate returned for an array of lengths, as it is now, on a device. Private to the library.
+---@param seq_lens integer[]
+---@param device string
+---@param sums torch.Tensor int32
+---@param longest integer
+function M.keep_lengths(seq_lens, device, sums, longest)
+  cumulative[seq_lens] = { text = text_of(seq_lens, device), sums = sums, longest = longest }
+end
+
+--- Returns what M.cumulate does, on a device. Copies it there once for an array. Private to the library.
+---@param seq_lens integer[]
+---@param device string
+---@return torch.Tensor sums int32
+---@return integer longest
+function M.cumulative_lengths(seq_lens, device)
   local known = cumulative[seq_lens]
-  local text = device .. ": " .. table.concat(seq_lens, " ")
-  if not known or known.text ~= text then
-    local sums, longest = { 0 }, 0
-    for i, length in ipairs(seq_lens) do
-      sums[i + 1], longest = sums[i] + length, math.max(longest, length)
-    end
-    known = { text = text, sums = torch.tensor(sums, { dtype = torch.int32 }):to(device), longest = longest }
-    cumulative[seq_lens] = known
+  if not known or known.text ~= text_of(seq_lens, device) then
+    local sums, longest = M.cumulate(seq_lens)
+    M.keep_lengths(seq_lens, device, torch.tensor(sums, { dtype = torch.int32 }):to(device), longest)
+    known = cumulative[seq_lens]
   end
   return known.sums, known.longest
+end
+
+local one_sequence = { 0 }
+
+--- Returns the lengths of one sequence: the same array for the layers of a pass. Private to the library.
+---@param tokens integer
+---@return integer[]
+function M.of_one_sequence(tokens)
+  if one_sequence[1] ~= tokens then one_sequence = { tokens } end
+  return one_sequence
 end
 
 local function can_flash(q)
@@ -73,7 +107,7 @@ local function can_flash(q)
 end
 
 local function flash(q, k, v, o)
-  local sums, longest = cumulative_lengths(o.seq_lens, q.device)
+  local sums, longest = M.cumulative_lengths(o.seq_lens, q.device)
   local left = o.window and o.window - 1 or -1
   return (torch._flash_attention_forward(q, k, v, sums, sums, longest, longest, 0, o.causal, false,
     { scale = o.scale, window_size_left = left, window_size_right = o.causal and o.window and 0 or left }))
@@ -99,7 +133,7 @@ function M.attention(q, k, v, opts)
   local o = options.read("nn.attention", opts, OPTIONS)
   local current = chunks.current()
   local tokens = current and chunks.whole(current, q:size(0)) or q:size(0)
-  o.seq_lens = o.seq_lens or { tokens }
+  o.seq_lens = o.seq_lens or M.of_one_sequence(tokens)
   check_lengths(o.seq_lens, tokens)
   if o.window ~= nil and (type(o.window) ~= "number" or o.window < 1 or o.window % 1 ~= 0) then
     fail("window must be a whole number of at least 1, got %s", tostring(o.window))

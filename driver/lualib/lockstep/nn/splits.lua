@@ -388,9 +388,10 @@ end
 ---@param labels torch.Tensor [T]
 ---@param ignored integer the label of tokens without loss
 ---@param region checkpoint.Checkpoint
+---@param count integer? where the caller knows it, so that nothing waits for a GPU
 ---@return torch.Tensor sum float32, or float64 if hidden is
 ---@return integer count
-function M.cross_entropy(hidden, weight, labels, ignored, region)
+function M.cross_entropy(hidden, weight, labels, ignored, region, count)
   local split, tile, sum = splits[weight], 1024, 0
   local x = torch.is_grad_enabled() and hidden.requires_grad and sum_gradient(split.owner, hidden:view(hidden.shape))
     or hidden
@@ -400,7 +401,7 @@ function M.cross_entropy(hidden, weight, labels, ignored, region)
     sum = sum + region(function(h, w) return tile_loss(h, w, own_labels, split, ignored) end, x:narrow(0, from, rows),
       weight)
   end
-  return sum, labels:ne(ignored):sum():item()
+  return sum, count or labels:ne(ignored):sum():item()
 end
 
 -- Norms ---------------------------------------------------------------------------------------------------
