@@ -301,6 +301,12 @@ INSTANTIATE_TEST_SUITE_P(
              "rank 1: train.lua:11: attempt to index field 'wieght' (a nil value); did you mean "
              "\"net.weight\"?",
              {}},
+        Case{"AStringAndATensor",
+             "if rank == 1 then print('the weight is ' .. net.weight) end\n"
+             "dist.barrier()",
+             "rank 1: train.lua:11: attempt to concatenate field 'weight' (a userdata value); a "
+             "tensor is joined to a string as its number, x:item(), or as text, tostring(x)",
+             {}},
         Case{"AFileThatItLacks",
              "data.source(rank == 1 and 'nowhere.jsonl' or 'train.lua', { format = 'text' })\n"
              "dist.barrier()",

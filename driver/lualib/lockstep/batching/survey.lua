@@ -173,10 +173,12 @@ end
 --- sample that is longer than seq_len is one.
 ---
 --- Options: source; map; seq_len; seed = 0, the loader's; samples (default: all), the number that will be drawn. With
---- `reads`, the fields of a sample that the map reads, others are named. on_cut is as for batching.stream. The first
---- held_out_samples (default: all) of the source `held_out` are counted and named apart: evaluation cuts them, whatever
---- on_cut is, and refuses those that cannot be mapped. streams, own_rows, token_types, image_token_id, video_token_id
---- and audio_token_id are those of batching.prepare.
+--- `reads`, the fields of a sample that the map reads, others are named. on_cut is as for batching.stream. streams,
+--- own_rows, token_types, image_token_id, video_token_id and audio_token_id are those of batching.prepare.
+---
+--- `held_out` is the source of an evaluation, and held_out_samples (default: all) how many of its first samples are
+--- evaluated. An evaluation cuts samples, whatever on_cut is: those are counted and named apart. Samples that cannot be
+--- mapped are left to the evaluation.
 ---
 --- Collective.
 ---@param opts {source: data.Source|table[], map: (fun(sample: any): batching.Sample), seq_len: integer, [string]: any}

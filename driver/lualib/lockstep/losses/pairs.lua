@@ -60,10 +60,10 @@ end
 ---@field roles table<string, integer> messages of each role; those of a prompt count once
 ---@field ids torch.Tensor[] the ids of every pair, also of those that are skipped
 
---- Returns the pairs of a source as samples, and what it found. Prints the form of the data with its first pair, the
---- counts, how many messages each role has, and the pairs that are skipped because they teach nothing (see
---- losses.pairs.sample) with file and line. All skipped pairs are in skipped.txt of the run's folder. A pair that is
---- longer than seq_len is an error with on_cut = "error", and skipped with "drop".
+--- Returns the pairs of a source as samples, and what it found. Skips pairs that teach nothing: see
+--- losses.pairs.sample. A pair that is longer than seq_len is an error with on_cut = "error", and skipped with "drop".
+--- Prints the form of the data with its first pair, the counts, how many messages each role has, and the skipped pairs
+--- with file and line. All skipped pairs are in skipped.txt of the run's folder.
 ---
 ---     local samples, found = losses.pairs.read(source, chat, { tokenizer = tokenizer, seq_len = 1024 })
 ---@param source data.Conversations
