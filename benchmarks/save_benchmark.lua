@@ -1,4 +1,4 @@
--- The cost of saves of a large state in a loop of training: none, run:state { every }, and the same with async, in turns.
+-- The cost of saves of a large state in a loop of training: none, run:state { every }, and with async, in turns.
 --
 --     bazel-bin/driver/lockstep --nproc 2 --run-dir /tmp/saves benchmarks/save_benchmark.lua --set gib=1 --set every=20
 --
