@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -79,8 +80,10 @@ TEST(Restarts, ARunThatIsKilledAtRandomStepsEndsWithTheBitsAndMetricsOfAnUndistu
   std::printf("seed %llu (LOCKSTEP_KILL_SEED sets one)\n", static_cast<unsigned long long>(seed));
   std::mt19937_64 random(seed);
   for (const int nproc : {1, 2}) {
-    for (const char* every : {"every=1", "every=4"}) {
-      SCOPED_TRACE(absl::StrCat(nproc, " ranks, ", every));
+    for (const auto& [every, async] : {std::pair("every=1", "async=false"),
+                                       {"every=4", "async=false"},
+                                       {"every=3", "async=true"}}) {
+      SCOPED_TRACE(absl::StrCat(nproc, " ranks, ", every, ", ", async));
       const Folder undisturbed;
       const Folder folder;
       const std::vector<int> kills = DrawKills(4, random);
@@ -88,8 +91,8 @@ TEST(Restarts, ARunThatIsKilledAtRandomStepsEndsWithTheBitsAndMetricsOfAnUndistu
       const Ended expected = RunOne(Train(undisturbed, nproc, {}, {"dropout=0.1", every}));
       ASSERT_EQ(expected.exit_code, 0) << expected.err;
 
-      const Ended ended =
-          RunOne(Train(folder, nproc, {"--restarts", "10"}, {"dropout=0.1", every, kill_steps}));
+      const Ended ended = RunOne(
+          Train(folder, nproc, {"--restarts", "10"}, {"dropout=0.1", every, async, kill_steps}));
 
       EXPECT_EQ(ended.exit_code, 0) << ended.err;
       EXPECT_THAT(LinesWith(ended.out, "final bits"), SizeIs(nproc));

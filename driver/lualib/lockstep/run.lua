@@ -19,7 +19,8 @@ local torch = require "lockstep.torch"
 ---@field dir string the run's folder, the same on every rank; made, and kept for this run alone, when first asked for
 ---@field args string[] what stood after the script on the command line
 ---@field restarts integer how often the run's launcher has started it again after a failure; 0 at first
-local M = { restarts = core.restarts() }
+local M = {}
+M.restarts = core.restarts()
 
 --- The loop's state, which run:steps fills. Private to the library.
 ---@class lockstep.run.Progress

@@ -25,6 +25,11 @@ function state.bytes_to_tensor(bytes) end
 ---@return string
 function state.tensor_to_bytes(tensor) end
 
+--- A sum of the bits of a contiguous tensor of the CPU, which differs for different values: see replicas.lua.
+---@param tensor torch.Tensor
+---@return torch.Tensor # int64 {}
+function state.sum_of_bits(tensor) end
+
 --- The state of math.random's generator; nil if it is not LuaJIT's own.
 ---@return string?
 function state.math_random_state() end

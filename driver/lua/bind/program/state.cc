@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "ATen/ops/empty.h"
+#include "ATen/ops/scalar_tensor.h"
 #include "absl/strings/str_cat.h"
 #include "driver/lua/bind/context.h"
 #include "driver/lua/bind/open.h"
 #include "driver/lua/bind/program/serialize.h"
+#include "driver/lua/tensor/bits.h"
 #include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/math_random.h"
 #include "driver/lua/vm/stack.h"
@@ -51,6 +53,13 @@ int BytesToTensor(lua_State* state) {
 int TensorToBytes(lua_State* state) {
   const at::Tensor dense = ReadTensor(state, 1, "tensor_to_bytes: tensor").cpu().contiguous();
   lua_pushlstring(state, static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
+  return 1;
+}
+
+// sum_of_bits(tensor) -> int64 {}: see bits.h. The tensor is contiguous, on the CPU.
+int SumOfBitsOf(lua_State* state) {
+  PushTensor(state,
+             at::scalar_tensor(SumOfBits(ReadTensor(state, 1, "sum_of_bits: tensor")), at::kLong));
   return 1;
 }
 
@@ -228,6 +237,7 @@ int OpenState(lua_State* state) {
                        {"decode", Decode},
                        {"bytes_to_tensor", BytesToTensor},
                        {"tensor_to_bytes", TensorToBytes},
+                       {"sum_of_bits", SumOfBitsOf},
                        {"math_random_state", GetMathRandomState},
                        {"set_math_random_state", SetMathRandomState},
                        {"begin_loop", BeginLoop},

@@ -26,8 +26,18 @@ local function weighted_sum(words)
 end
 
 --- Returns a sum of a tensor's bits as 64-bit integers, on its device. It runs at the memory's speed.
-local function sum_of_bits(tensor)
+---@param tensor torch.Tensor
+---@return torch.Tensor
+function M.sum_of_bits(tensor)
   local flat = tensor:detach():contiguous()
+  if flat.device == "cpu" then return core_state.sum_of_bits(flat):to(dist.device()) end
+  return M.sum_by_operators(flat):to(dist.device())
+end
+
+--- The same by operators, which a GPU has.
+---@param flat torch.Tensor contiguous
+---@return torch.Tensor
+function M.sum_by_operators(flat)
   flat = flat:as_strided({ flat:numel() }, { 1 }) -- a single element may have any stride
   local bytes = flat:view(torch.uint8)
   local in_words = bytes:numel() - bytes:numel() % CHECKSUM_BYTES
@@ -36,7 +46,7 @@ local function sum_of_bits(tensor)
   -- A sum of the last bytes would miss two that change by opposite amounts.
   local last = torch.zeros({ CHECKSUM_BYTES }, { dtype = torch.uint8, device = bytes.device })
   last[{ { 0, bytes:numel() - in_words } }]:copy_(bytes[{ { in_words, bytes:numel() } }])
-  return (weighted_sum(words) + last:view(torch.int64):sum() * 2654435761):to(dist.device())
+  return weighted_sum(words) + last:view(torch.int64):sum() * 2654435761
 end
 
 --- Returns eight bytes for each tensor, which differ for different values. Waits for the device once.
@@ -46,7 +56,7 @@ local function checksums_of(tensors)
   if #tensors == 0 then return "" end
   return torch.no_grad(function()
     local sums = {}
-    for i, tensor in ipairs(tensors) do sums[i] = sum_of_bits(tensor) end
+    for i, tensor in ipairs(tensors) do sums[i] = M.sum_of_bits(tensor) end
     return core_state.tensor_to_bytes(torch.stack(sums):view(torch.uint8))
   end)
 end

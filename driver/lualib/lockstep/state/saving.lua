@@ -233,13 +233,14 @@ function M.begin(objects, step, opts)
     folder.begin(root, step)
   end)
   local function as_it_is(_, tensor, is_passing) return is_passing and tensor:cpu():clone() or tensor end
-  save.results = agreement.together("run:save", function()
+  local steps = agreement.together("run:save", function()
     local parts, steps
     parts, save.weights = share_of(collected, save.kinds, opts.copy or as_it_is)
     if opts.finish_copies then opts.finish_copies() end
     steps, save.names = steps_of_part(folder.unfinished(root, step), parts)
-    return work(save, steps) or {}
+    return steps
   end)
+  save.results = agreement.together("run:save", function() return work(save, steps) or {} end)
   return save
 end
 

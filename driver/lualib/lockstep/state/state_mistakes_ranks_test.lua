@@ -84,6 +84,17 @@ t.test("AnElementThatDiffersIsFoundInEveryDtypeAndLayout", function()
   end
 end)
 
+-- A CPU and a GPU hold the same.
+t.test("TheSumOfATensorsBitsIsThatOfOperators", function()
+  torch.manual_seed(3)
+  for _, size in ipairs { 0, 1, 7, 8, 9, 4097, 2 ^ 20 - 1, 2 ^ 23 + 5, 2 ^ 24 + 8 } do
+    local bytes = torch.randint(256, { size }, { dtype = torch.int64 }):to(torch.uint8)
+    t.equal(replicas.sum_of_bits(bytes), replicas.sum_by_operators(bytes), size .. " bytes")
+    local part = bytes[{ { math.min(size, 3), size } }] -- begins within a word
+    t.equal(replicas.sum_of_bits(part), replicas.sum_by_operators(part), size .. " bytes, from the third")
+  end
+end)
+
 -- The first save of a run compared them, and later ones wrote what rank 0 had.
 t.test("ReplicasThatDriftAfterTheFirstSaveAreNamed", function()
   local net = nn.Linear(4, 4)
