@@ -5,8 +5,8 @@ Needs a Python with torch 2.11 and transformers 5.23:
     OMP_NUM_THREADS=1 python benchmarks/generation_benchmark.py bazel-bin/driver/lockstep
 
 96 prompts of 8 to 64 ids; 16 to 512 new ids, most of them few. A padded batch runs until its longest answer ends, as in
-transformers. Printed are milliseconds of processor time on one thread, least of two turns, and the ratio to the padded
-batches of transformers and of lockstep. The greedy ids must be the same in all.
+transformers. Printed are milliseconds of processor time on one thread, the least of TURNS (default 2), and the ratio to the padded
+batches of transformers and of lockstep. SIZES=16,64 are the prompts at a time. The greedy ids must be the same in all.
 """
 
 import json
@@ -20,9 +20,9 @@ import peer
 import torch
 import transformers
 
-TURNS = 2
+TURNS = int(os.environ.get("TURNS", 2))
 FOLDER = "LOCKSTEP_BENCHMARK_FOLDER"
-SIZES = (16, 64)
+SIZES = tuple(map(int, os.environ.get("SIZES", "16,64").split(",")))
 
 
 def write_cases(folder):

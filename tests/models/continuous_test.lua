@@ -8,7 +8,7 @@ local torch = require "lockstep.torch"
 
 local FOLDERS = dofile "tests/models/families_fixture.lua"
 for _, folder in ipairs { "llama", "llama_tied", "qwen2", "qwen3", "qwen3_yarn", "qwen3_moe", "qwen3_vl",
-  "qwen2_5_vl" } do
+  "qwen2_5_vl", "phi3_longrope", "llama_dynamic" } do
   table.insert(FOLDERS, folder)
 end
 

@@ -162,19 +162,40 @@ local function enter(self)
   take(self, first, draw(self, torch.stack(logits), sequences))
 end
 
+--- Computes a sequence again as a prompt: its next position is the first one with which all have other frequencies.
+local function compute_again(self, row)
+  local sequence, position, row_after = self.sequences[row], self.positions[row] + 1, #self.sequences
+  remove(self, row)
+  local sample, ids = self.samples[sequence], self.results[sequence]
+  local added = torch.arange(position - #ids + 1, position + 1)
+  local prompt = { rows = { row_after }, sample = { position_ids = torch.cat { sample.position_ids, added },
+    input_ids = torch.cat { sample.input_ids, torch.tensor(ids, { dtype = sample.input_ids.dtype }) } } }
+  prompt.length = prompt.sample.input_ids:size(0)
+  self.sequences[row_after], self.positions[row_after] = sequence, position
+  compute(self, { prompt })
+  self.cache:add(row_after, prompt.length)
+  take(self, row_after, draw(self, torch.stack { prompt.logits }, { sequence }))
+end
+
 --- Draws one id for each row.
 local function step(self)
+  for row = #self.sequences, 1, -1 do
+    if self.positions[row] + 1 == self.model.rotary.long_from then compute_again(self, row) end
+  end
   local cache, count = self.cache, #self.sequences
+  if count == 0 then return end
   cache:prepare()
   if not self.mode then
     self.mode = mode_of(self.model)
     self.layers = self.mode == torch.inference_mode and new_tokens.layers(self.model, cache) or nil
   end
-  for row = 1, count do self.positions[row] = self.positions[row] + 1 end
+  local lengths = {}
+  for row = 1, count do self.positions[row], lengths[row] = self.positions[row] + 1, 1 end
   local positions = torch.tensor(self.positions, I64)
   local first = self.samples[1].position_ids
   if first:dim() == 2 then positions = positions:expand(first:size(0), -1) end
-  local batch = { input_ids = torch.tensor(self.ids, I64), position_ids = positions, continues = true }
+  local batch = { input_ids = torch.tensor(self.ids, I64), position_ids = positions, seq_lens = lengths,
+    continues = true }
   local ids, largest = self.mode(function()
     local function attend(...) return cache:next_tokens(...) end
     return draw(self, logits_after(self.model, batch, attend, nil, self.layers), self.sequences)
@@ -198,6 +219,7 @@ function M.run(model, samples, o)
     self.waiting[self.leaders[i]] = (self.waiting[self.leaders[i]] or 0) + 1
     longest, most_new = math.max(longest, sample.input_ids:size(0)), math.max(most_new, o.max_new_tokens[i])
   end
+  if model.rotary.long_from then longest = longest + 1 end -- compute_again writes the last id, too
   self.cache = Cache.new { rows = self.most, longest = longest, new_tokens = most_new,
     spare = self.most < #samples and SPARE or 0 }
   self.sample, self.process = sampling.sampler(o, #samples), processors.new(o, samples, self.results)
