@@ -28,7 +28,8 @@ local config = run.config({
   task = "reverse_words", data = "", split = "", -- questions.lua reads `data`: a file, or a data set in the Hub's cache
   images = false, warm_steps = 60, seed = 1, steps = 120,
   problems_per_step = 32, group_size = 8, -- problems over all ranks, and answers to each
-  max_new_tokens = 10, temperature = 1.0, updates = 1, -- of the weights by the answers of a step
+  max_new_tokens = 10, max_batch_size = 256, -- answers sampled at a time; when one ends, the next one begins
+  temperature = 1.0, updates = 1, -- of the weights by the answers of a step
   seq_len = 1024, -- tokens of a micro-batch, at most; a longer prompt with its answer is skipped
   advantage_scale = "group", -- or "none", for dr_grpo and prime_rl
   loss = { variant = "dapo", clip_low = 0.2, clip_high = 0.28, beta = 0.0 }, -- beta: KL to the model without adapter
@@ -39,7 +40,7 @@ local config = run.config({
   precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
   save_every = 25, export = "", rollouts = "", max_lag = 1, -- of the weights that sampled an answer, in steps
 }, { at_least = { seed = 0, warm_steps = 0, steps = 1, problems_per_step = 1, group_size = 1, max_new_tokens = 1,
-  updates = 1, seq_len = 1, warmup_steps = 0, ["lora.r"] = 0, save_every = 1, max_lag = 0 } })
+  max_batch_size = 1, updates = 1, seq_len = 1, warmup_steps = 0, ["lora.r"] = 0, save_every = 1, max_lag = 0 } })
 if config.loss.beta > 0 and config.lora.r == 0 then error("loss.beta needs an adapter: --set lora.r=16", 0) end
 if (config.export == "") ~= (config.rollouts == "") then error("give --set export and --set rollouts together", 0) end
 torch.manual_seed(config.seed)
@@ -72,12 +73,12 @@ local function sample_groups()
   local groups, prompts = {}, {}
   for i = done.problems + dist.rank() + 1, done.problems + config.problems_per_step, dist.world_size() do
     groups[#groups + 1] = { problem = i, answers = {} }
-    for _ = 1, config.group_size do prompts[#prompts + 1] = task.problem(i).prompt end
+    for _ = 1, config.group_size do prompts[#prompts + 1] = task.problem(i).prompt end -- computed once
   end
   net:eval()
   local answers = model:full(function() -- a rank may have no problem
     return #prompts > 0 and models.generate(net, prompts, { max_new_tokens = config.max_new_tokens, stop = task.stop,
-      suppress = task.placeholders, temperature = config.temperature,
+      max_batch_size = config.max_batch_size, suppress = task.placeholders, temperature = config.temperature,
       seed = config.seed % 1e6 * 1e9 + done.steps * 1e3 + dist.rank() }) or {}
   end)
   net:train()

@@ -175,10 +175,11 @@ t.test("Phi3AndMixtralRefuseWhatTheyDoNotCompute", function()
   local kept = models.build(config_of("phi3", { resid_pdrop = 0.1 }), { device = "meta", ignore = "resid_pdrop" })
   t.equal(kept.settings.resid_pdrop, 0)
   for _, name in ipairs { "longrope", "su", "yarn" } do
-    t.raises('unknown rope_type "longrope"', models.build, config_of("phi3", { rope_scaling = { type = name, factor = 4,
-      original_max_position_embeddings = 64 } }))
+    t.raises('"longrope" needs 2 numbers "short_factor", one for each pair of dimensions, got 3', models.build,
+      config_of("phi3", { rope_scaling = { type = name, short_factor = { 1, 1, 1 }, long_factor = { 1, 2 } } }))
   end
-  t.raises('partial_rotary_factor" is 0.75', models.build, config_of("phi3", { partial_rotary_factor = 0.75 }))
+  t.raises("partial_rotary_factor must be a number above 0 and at most 1, got 1.5", models.build,
+    config_of("phi3", { partial_rotary_factor = 1.5 }))
   t.raises('"router_jitter_noise" is 0.1; only 0 is supported', models.build,
     config_of("mixtral", { router_jitter_noise = 0.1 }))
   t.raises('"num_local_experts" must be a whole number of at least 1, got 0', models.build,

@@ -80,13 +80,16 @@ local function check(model, prompt, new, what)
   end
 end
 
---- Compares prompts together and alone.
+--- Compares prompts together, alone, and in two rows, which they take in turn.
 local function compare(folder, prompts)
   local model = models.load("tests/models/" .. folder)
   local options = { max_new_tokens = NEW, stop = {}, suppress = { IMAGE, VIDEO } }
   local together = models.generate(model, prompts, options)
+  options.max_batch_size = 2
+  local in_turn = models.generate(model, prompts, options)
   for i, prompt in ipairs(prompts) do
-    t.equal(#together[i], NEW)
+    t.equal({ #together[i], #in_turn[i] }, { NEW, NEW })
+    check(model, prompt, in_turn[i], ("%s, prompt %d in turn"):format(folder, i))
     check(model, prompt, together[i], ("%s, prompt %d of %d"):format(folder, i, #prompts))
     check(model, prompt, models.generate(model, { prompt }, options)[1], ("%s, prompt %d alone"):format(folder, i))
   end

@@ -246,7 +246,8 @@ t.test("KeysThatChangeResultsAreRefused", function()
   refuses("architectures of the config must be an array of names, got 5",
     copy("qwen3", function(c) c.architectures = 5 end))
   refuses("layer_types must be an array of names, got 5", copy("qwen3", function(c) c.layer_types = 5 end))
-  refuses('unknown rope_type "longrope"', copy("qwen3", function(c) c.rope_parameters.rope_type = "longrope" end))
+  refuses('unknown rope_type "spiral"', copy("qwen3", function(c) c.rope_parameters.rope_type = "spiral" end))
+  refuses('needs 4 numbers "short_factor"', copy("qwen3", function(c) c.rope_parameters.rope_type = "longrope" end))
   local quantized = copy("qwen3", function(c) c.quantization_config = { bits = 4 } end)
   refuses('the config has "quantization_config": quantized weights are not supported', quantized)
   for _, ignore in ipairs { { "quantization_config" }, "x, quantization_config" } do

@@ -75,6 +75,13 @@ FOLDERS = {
                                                "attention_factor": 1.3, "original_max_position_embeddings": 256},
                             "sliding_attention": {"rope_type": "default", "rope_theta": 5e5}}}, ("v4",)),
     "phi3": ("Phi3", {"hidden_size": 24, "head_dim": None, "sliding_window": 7}, ("v4",)),
+    "phi3_longrope": ("Phi3", {
+        "hidden_size": 48, "head_dim": None, "max_position_embeddings": 96, "original_max_position_embeddings": 11,
+        "rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
+                            "short_factor": [1.0, 1.1, 1.4], "long_factor": [1.5, 2.5, 6.0]}}, ("v4",)),
+    "llama_dynamic": ("Llama", {
+        "hidden_size": 24, "max_position_embeddings": 11,
+        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 3.0}}, ()),
     "mixtral": ("Mixtral", {
         "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 12, "sliding_window": 6,
         "output_router_logits": True, "router_aux_loss_coef": 0.1}, ()),
@@ -129,6 +136,8 @@ def as_version_4(config):
             config["sliding_window_pattern"] = config.pop("_sliding_window_pattern")
             del config["layer_types"]
     config["rope_theta"] = rope.pop("rope_theta", 10000.0)
+    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     config["rope_scaling"] = rope if rope.get("rope_type", "default") != "default" else None
     config["torch_dtype"] = config.pop("dtype")
     if "num_local_experts" in config:
@@ -180,6 +189,12 @@ def write(folder, model, forms):
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
 
 
+def forget(model):
+    """Frequencies of "dynamic" depend on earlier sequences, too: makes them anew."""
+    if (model.config.rope_parameters or {}).get("rope_type") == "dynamic":
+        model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
+
+
 def answers(model):
     """What transformers computes, one sequence at a time."""
     generator = torch.Generator().manual_seed(11)
@@ -189,6 +204,7 @@ def answers(model):
     positions = torch.cat([start + torch.arange(n) for start, n in zip(STARTS, LENGTHS)])
     logits, routers = [], []
     for part, position in zip(ids.split(LENGTHS), positions.split(LENGTHS)):
+        forget(model)
         # A mask of ones: without one transformers would look for packed rows in the position ids.
         output = model(input_ids=part[None], position_ids=position[None], attention_mask=torch.ones_like(part)[None])
         logits.append(output.logits[0])
@@ -215,9 +231,12 @@ def answers(model):
     for name, parameter in model.named_parameters():
         result["gradient." + name] = parameter.grad
     prompts = (ids[: LENGTHS[0]], ids[LENGTHS[0] : LENGTHS[0] + LENGTHS[1]], ids[-3:])
-    with torch.no_grad():
-        result["generated"] = torch.stack([
-            model.generate(p[None], max_new_tokens=64, do_sample=False)[0, len(p) :] for p in prompts])
+    generated = []
+    for p in prompts:
+        forget(model)
+        with torch.no_grad():
+            generated.append(model.generate(p[None], max_new_tokens=64, do_sample=False)[0, len(p) :])
+    result["generated"] = torch.stack(generated)
     return {name: tensor.detach().contiguous() for name, tensor in result.items()}
 
 

@@ -6,7 +6,8 @@ local torch = require "lockstep.torch"
 
 local parity = dofile "tests/models/parity_fixture.lua"
 
-local FOLDERS = { "llama", "llama_tied", "qwen2", "qwen3", "qwen3_yarn", "qwen3_moe", "qwen3_moe_packed" }
+local FOLDERS = { "llama", "llama_tied", "qwen2", "qwen3", "qwen3_yarn", "qwen3_moe", "qwen3_moe_packed",
+  "phi3_longrope", "llama_dynamic" }
 
 local answers_of, load = parity.answers_of, parity.load
 

@@ -180,7 +180,9 @@ function M.save(model, dir, opts)
 end
 
 ---@class models.GenerateOptions
----@field max_new_tokens integer? default 64
+---@field max_new_tokens integer|integer[]|nil default 64; an array has one number for each prompt
+---@field max_batch_size integer? prompts that run at a time; default: all. The others wait, and the next one enters
+--- when a sequence ends
 ---@field temperature number? default 0
 ---@field top_k integer? draws from so many of the most probable tokens
 ---@field top_p number? draws from the most probable tokens that have this probability together
@@ -196,11 +198,13 @@ end
 --- divided by it if they are positive, and else multiplied
 ---@field on_token (fun(prompt: integer, id: integer))? is called with each new id at once; prompts count from 1
 
---- Returns the ids that a model writes after each prompt. Prompts of different lengths run together.
+--- Returns the ids that a model writes after each prompt, in the order of the prompts. Prompts of different lengths
+--- run together, and those that are the same are computed once.
 ---
 ---     local ids = models.generate(model, { tok:encode("Once upon a time") }, { max_new_tokens = 100 })[1]
 ---     models.generate(model, prompts, { temperature = 0.7, top_p = 0.9, seed = 1 })
 ---     models.generate(model, prompts, model.generation)      -- as generation_config.json of the folder says
+---     models.generate(model, prompts, { max_batch_size = 64 })  -- of any number of prompts, 64 at a time
 ---
 --- temperature 0 takes the most probable token; else top_k and top_p apply to the logits / temperature. With a seed a
 --- prompt at the same place gets the same ids, whatever the other prompts are, within the rounding of logits. A stop id

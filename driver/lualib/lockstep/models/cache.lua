@@ -1,68 +1,169 @@
 --- Keys and values of the tokens that a model has seen, so that each new token costs one row.
 ---
---- Sequences of different lengths end at the same column: shorter ones begin later, behind columns that no query sees.
---- A new token of each sequence then goes to one column, and attention is one call for all of them.
+--- Each sequence has a row. Sequences of different lengths end at the same column: shorter ones begin later, behind
+--- columns that no query sees. A new token of each sequence then goes to one column, and attention is one call for all
+--- of them. A prompt can enter at any time, because it ends at that column, too. When the last column is full, what is
+--- still seen moves to the first columns.
 
 local fused = require "lockstep.nn.fused"
 local nn = require "lockstep.nn"
 local torch = require "lockstep.torch"
 
+--- A prompt that enters the cache.
+---@class models.CachedPrompt
+---@field length integer
+---@field rows integer[] that it enters, from 1
+---@field keys torch.Tensor[]? of each layer, [kv_heads, length, head_dim]; a table here keeps them for later rows
+---@field values torch.Tensor[]? likewise
+
 ---@class models.Cache
----@field keys torch.Tensor[] of each layer, [sequences, kv_heads, columns, head_dim]
+---@field keys torch.Tensor[] of each layer, [rows in use, kv_heads, columns, head_dim]
 ---@field values torch.Tensor[]
----@field lengths integer[] of the prompts
----@field longest integer
----@field used integer columns
+---@field mask torch.Tensor? [rows in use, columns], added to the scores; nil where all sequences begin at one column
+---@field used integer columns that hold tokens: the next token goes to this one, from 0
 ---@field columns integer
----@field mask torch.Tensor? [sequences, columns], added to the scores; nil where all are equally long
+---@field rows integer in use; they are the first ones
+---@field starts integer[] of each row in use, the column of its first token
+---@field start integer the least of these
 local Cache = {}
 Cache.__index = Cache
 
 local M = {}
 
---- Makes room for prompts of these lengths and for so many new tokens each.
----@param lengths integer[]
----@param new_tokens integer
+local KINDS = { "keys", "values" }
+
+--- Makes room for sequences.
+---@param o {rows: integer, longest: integer, new_tokens: integer, spare: integer} longest: the longest prompt that will
+--- enter; new_tokens: the most after a prompt; spare: columns after which tokens move. It may be 0 if all prompts enter
+--- together
 ---@return models.Cache
-function M.new(lengths, new_tokens)
-  local longest = 0
-  for _, length in ipairs(lengths) do longest = math.max(longest, length) end
-  return setmetatable({ keys = {}, values = {}, lengths = lengths, longest = longest, used = longest,
-    columns = longest + new_tokens }, Cache)
+function M.new(o)
+  return setmetatable({ keys = {}, values = {}, buffers = { keys = {}, values = {} }, capacity = o.rows,
+    longest = o.longest, used = o.longest, columns = o.longest + o.new_tokens + o.spare, rows = 0, starts = {},
+    start = 0, entering = {} }, Cache)
 end
 
-local function make_mask(cache, like)
-  local equal = true
-  for _, length in ipairs(cache.lengths) do equal = equal and length == cache.longest end
-  if equal then return nil end
-  local mask = torch.zeros({ #cache.lengths, cache.columns }, { dtype = like.dtype })
-  for i, length in ipairs(cache.lengths) do mask[i - 1]:narrow(-1, 0, cache.longest - length):fill_(-math.huge) end
-  return mask:to(like.device)
+--- Fills the mask of a row.
+local function hide(self, row)
+  local mask = self.masks[row - 1]
+  mask:fill_(0)
+  mask:narrow(-1, 0, self.starts[row]):fill_(-math.huge)
 end
 
---- Attention over the prompts, one after the other, as nn.attention has it. Keeps their keys and values.
+--- Writes [kv_heads, length, head_dim] before the next column of a row.
+local function write(self, kind, layer, row, part)
+  local length = part:size(1)
+  self.buffers[kind][layer][row - 1]:narrow(1, self.used - length, length):copy_(part)
+end
+
+--- Takes rows for prompts, whose tokens go through the model next.
+---@param prompts models.CachedPrompt[]
+function Cache:enter(prompts)
+  self.entering = { prompts = prompts, lengths = {} }
+  for i, prompt in ipairs(prompts) do self.entering.lengths[i] = prompt.length end
+end
+
+--- Attention over the prompts that enter, one after the other, as nn.attention has it. Keeps their keys and values.
 ---@param q torch.Tensor [T, heads, D]
 ---@param k torch.Tensor [T, kv_heads, D]
 ---@param v torch.Tensor [T, kv_heads, D]
 ---@param attention models.Attention
 ---@return torch.Tensor # [T, heads, D]
 function Cache:prompts(q, k, v, attention)
-  if attention.index == 1 then self.mask = make_mask(self, k) end
-  local size = { #self.lengths, k:size(1), self.columns, k:size(2) }
+  local layer, lengths = attention.index, self.entering.lengths
+  local like = { dtype = k.dtype, device = k.device }
+  self.masks = self.masks or torch.zeros({ self.capacity, self.columns }, like)
   for kind, x in pairs { keys = k, values = v } do
-    local rows = torch.zeros(size, { dtype = x.dtype, device = x.device })
-    for i, part in ipairs(x:split(self.lengths)) do
-      rows[i - 1]:narrow(1, self.longest - part:size(0), part:size(0)):copy_(part:transpose(0, 1))
+    self.buffers[kind][layer] = self.buffers[kind][layer]
+      or torch.zeros({ self.capacity, x:size(1), self.columns, x:size(2) }, { dtype = x.dtype, device = x.device })
+    for i, part in ipairs(x:split(lengths)) do
+      local prompt = self.entering.prompts[i]
+      part = part:transpose(0, 1)
+      for _, row in ipairs(prompt.rows) do write(self, kind, layer, row, part) end
+      if prompt[kind] then prompt[kind][layer] = part:clone() end
     end
-    self[kind][attention.index] = rows
   end
-  return nn.attention(q, k, v, { seq_lens = self.lengths, window = attention.window or nil, scale = attention.scale })
+  return nn.attention(q, k, v, { seq_lens = lengths, window = attention.window or nil, scale = attention.scale })
+end
+
+--- Writes a prompt whose keys and values were kept into one more row.
+---@param prompt models.CachedPrompt
+---@param row integer
+function Cache:repeat_prompt(prompt, row)
+  for _, kind in ipairs(KINDS) do
+    for layer, part in pairs(prompt[kind]) do write(self, kind, layer, row, part) end
+  end
+end
+
+--- Counts a row as used by a prompt of so many tokens, which are written.
+---@param row integer the first that is free
+---@param length integer
+function Cache:add(row, length)
+  self.rows, self.starts[row] = row, self.used - length
+  hide(self, row)
+  self.is_old = true
+end
+
+--- Takes a sequence out. The last row moves into its place.
+---@param row integer
+function Cache:remove(row)
+  local last = self.rows
+  local start = self.starts[last]
+  if row ~= last then
+    for _, kind in ipairs(KINDS) do
+      for _, buffer in pairs(self.buffers[kind]) do
+        buffer[row - 1]:narrow(1, start, self.used - start):copy_(buffer[last - 1]:narrow(1, start, self.used - start))
+      end
+    end
+    self.starts[row] = start
+    hide(self, row)
+  end
+  self.rows, self.starts[last] = last - 1, nil
+  self.is_old = true
+end
+
+--- Returns the least and the largest column at which a row begins.
+local function range(starts)
+  local least, largest = math.huge, 0
+  for _, start in ipairs(starts) do least, largest = math.min(least, start), math.max(largest, start) end
+  return least, largest
+end
+
+--- Moves tokens to the first columns.
+local function compact(self)
+  local first = range(self.starts)
+  local count = self.used - first
+  local shift = self.used - math.max(self.longest, count)
+  for _, kind in ipairs(KINDS) do
+    for _, buffer in pairs(self.buffers[kind]) do
+      local seen = buffer:narrow(0, 0, self.rows):narrow(2, first, count)
+      buffer:narrow(0, 0, self.rows):narrow(2, first - shift, count):copy_(seen:clone())
+    end
+  end
+  self.used = self.used - shift
+  for row = 1, self.rows do
+    self.starts[row] = self.starts[row] - shift
+    hide(self, row)
+  end
+  self.is_old = true
+end
+
+--- Prepares the next new token: its column, and `keys`, `values` and `mask` of the rows in use.
+function Cache:prepare()
+  if self.used == self.columns then compact(self) end
+  if not self.is_old then return end
+  local last
+  self.is_old, self.start, last = false, range(self.starts)
+  for _, kind in ipairs(KINDS) do
+    for layer, buffer in pairs(self.buffers[kind]) do self[kind][layer] = buffer:narrow(0, 0, self.rows) end
+  end
+  self.mask = last > self.start and self.masks:narrow(0, 0, self.rows) or nil
 end
 
 --- Returns the first column that a new token sees.
 ---@param window integer|false
 ---@return integer
-function Cache:first(window) return window and math.max(0, self.used + 1 - window) or 0 end
+function Cache:first(window) return window and math.max(self.start, self.used + 1 - window) or self.start end
 
 --- Attention of one new token of each sequence to all before it.
 ---@param q torch.Tensor [sequences, heads, D]
@@ -74,16 +175,6 @@ function Cache:next_tokens(q, k, v, attention)
   if attention.scale then q = q * (attention.scale * math.sqrt(q:size(-1))) end -- the operator's own is D^-0.5
   return fused.cached_attention(q, k, v, self.keys[attention.index], self.values[attention.index], self.used,
     self:first(attention.window), self.mask)
-end
-
---- Keeps the sequences at these positions, and forgets the others.
----@param rows torch.Tensor int64, on the CPU
-function Cache:keep(rows)
-  rows = rows:to(self.keys[1].device)
-  for layer, keys in ipairs(self.keys) do
-    self.keys[layer], self.values[layer] = keys:index_select(0, rows), self.values[layer]:index_select(0, rows)
-  end
-  self.mask = self.mask and self.mask:index_select(0, rows)
 end
 
 return M

@@ -120,8 +120,9 @@ end
 --- rope_scaling.
 ---@param raw table<string, any>
 ---@param default_theta number? 10000 by default
+---@param is_partial boolean? whether the architecture may rotate a part of each head
 ---@return table<string, any>
-function M.rope(raw, default_theta)
+function M.rope(raw, default_theta, is_partial)
   local given = get(raw, "rope_scaling") or get(raw, "rope_parameters") or {}
   if type(given) ~= "table" then fail("rope_parameters must be an object, got %s", tostring(given)) end
   local result = {}
@@ -134,12 +135,13 @@ function M.rope(raw, default_theta)
       fail("%s of the config must be a number above 0, got %s", key, show(value))
     end
   end
-  if (result.partial_rotary_factor or 1) ~= 1 then
+  if (result.partial_rotary_factor or 1) ~= 1 and not is_partial then
     fail("rope_parameters.partial_rotary_factor is %s; only 1 is supported", tostring(result.partial_rotary_factor))
   end
-  result.partial_rotary_factor = nil
-  if result.rope_type == "llama3" or result.rope_type == "yarn" then
-    local longest = get(raw, "max_position_embeddings")
+  if not is_partial then result.partial_rotary_factor = nil end
+  local longest = get(raw, "max_position_embeddings")
+  if result.rope_type == "dynamic" then result.max_position_embeddings = longest end
+  if result.rope_type == "llama3" or result.rope_type == "yarn" or result.rope_type == "longrope" then
     result.original_max_position_embeddings = get(raw, "original_max_position_embeddings")
       or result.original_max_position_embeddings or longest
     if not result.factor and longest and result.original_max_position_embeddings then
@@ -266,7 +268,7 @@ end
 function M.settings(architecture, raw, keys, ignore)
   check_known(architecture, raw, keys, ignore or {})
   check_counts(architecture, raw)
-  local result = { rope = M.rope(raw, keys.rope_theta) }
+  local result = { rope = M.rope(raw, keys.rope_theta, keys.partial_rotary_factor ~= nil) }
   for key, default in pairs(keys) do
     local value
     if not is_one_of(key, ignore or {}) then value = get(raw, key) end

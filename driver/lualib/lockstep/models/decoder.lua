@@ -259,7 +259,7 @@ function CausalLM:init(raw, opts)
   self.model = Decoder(c, function(i) return self.layer(c, i, self.mlp(c, i)) end)
   if not c.tie_word_embeddings then self.lm_head = nn.Linear(c.hidden_size, c.vocab_size, { bias = false }) end
   local rope = plain.copy(c.rope)
-  rope.dim = c.head_dim
+  rope.dim = c.rotary_dim or c.head_dim
   self.rotary = nn.rotary(rope)
 end
 
@@ -416,7 +416,7 @@ function CausalLM:inputs(batch)
   end
   local ids, positions, seq_lens = self:read_batch(batch)
   check(positions:dim() == 1, "position_ids must have shape [T], got %s", positions.shape)
-  return self:decoder().embed_tokens(ids), self.rotary:angles(positions), seq_lens
+  return self:decoder().embed_tokens(ids), self.rotary:angles(positions, seq_lens), seq_lens
 end
 
 --- Returns the last hidden states, after the final norm: what the head takes.

@@ -1,16 +1,12 @@
 --- Text from a model: prompts in, new ids out, with a cache of keys and values.
 
-local Cache = require "lockstep.models.cache"
 local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
-local fully_shard = require "lockstep.sharding.fully_shard"
-local new_tokens = require "lockstep.models.new_tokens"
-local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local processors = require "lockstep.models.processors"
-local sampling = require "lockstep.models.sampling"
+local rows = require "lockstep.models.rows"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
@@ -58,47 +54,20 @@ local function config_of(model, key)
 end
 
 --- Counts the prompts whose positions may pass the model's max_position_embeddings, and warns of the first.
-local function count_too_long(model, samples, max_new_tokens)
+local function count_too_long(model, samples, limits)
   local limit = config_of(model, "max_position_embeddings")
   if type(limit) ~= "number" then return end
   for i, sample in ipairs(samples) do
     local used = sample.position_ids:max():item() + 1
-    if used + max_new_tokens - 1 > limit then -- the last id is drawn, and not read
+    if used + limits[i] - 1 > limit then -- the last id is drawn, and not read
       if model.num_too_long == nil then
         io.stderr:write(("lockstep: warning: models.generate: prompt %d has %d positions and max_new_tokens is %d, but "
           .. "the model has max_position_embeddings = %d; text beyond may be bad. model.num_too_long counts such "
-          .. "prompts\n"):format(i, used, max_new_tokens, limit))
+          .. "prompts\n"):format(i, used, limits[i], limit))
       end
       model.num_too_long = (model.num_too_long or 0) + 1
     end
   end
-end
-
---- All prompts as one batch, one after the other.
-local function pack(samples)
-  local parts, lengths = {}, {}
-  for i, sample in ipairs(samples) do
-    lengths[i] = sample.input_ids:size(0)
-    for key, value in pairs(sample) do
-      if torch.is_tensor(value) then
-        parts[key] = parts[key] or {}
-        table.insert(parts[key], value)
-      end
-    end
-  end
-  local batch = { seq_lens = lengths }
-  for key, list in pairs(parts) do batch[key] = torch.cat(list, key == "position_ids" and -1 or 0) end
-  return batch
-end
-
---- The position after the last of each sequence: [sequences], or [3, sequences].
-local function next_positions(samples)
-  local positions = {}
-  for i, sample in ipairs(samples) do
-    positions[i] = (sample.position_ids:max() + 1):reshape(1)
-    if sample.position_ids:dim() == 2 then positions[i] = positions[i]:expand(sample.position_ids:size(0), 1) end
-  end
-  return torch.cat(positions, -1)
 end
 
 --- Raises unless these are ids of the vocabulary.
@@ -129,35 +98,6 @@ local function stop_ids(model, given)
   return set
 end
 
---- Returns the mode in which a model runs on new tokens. Inference mode spends less time on each operator. But a model
---- that is sharded, split, or has a forward of its own may keep a tensor that it made there, which training cannot use.
-local function mode_of(model)
-  if splits.owner_of(model) then return torch.no_grad end
-  for _, module in model:named_modules() do
-    if nn.fields(module).forward then return torch.no_grad end
-  end
-  for _, p in ipairs(model:parameters()) do
-    if fully_shard.shard_of(p) or fully_shard.place_of(p) then return torch.no_grad end
-  end
-  return torch.inference_mode
-end
-
---- Runs the model on `batch` and returns the logits after the rows `last`.
-local function logits_after(model, batch, attend, last, layers)
-  local hidden = model:hidden(batch, attend, layers)
-  if last then hidden = hidden:index_select(0, torch.tensor(last, { dtype = torch.int64 }):to(hidden.device)) end
-  return model:head(hidden)
-end
-
-local function last_rows(lengths)
-  local rows, sum = {}, 0
-  for i, length in ipairs(lengths) do
-    sum = sum + length
-    rows[i] = sum - 1
-  end
-  return rows
-end
-
 local function check_suppressed(ids, vocab_size)
   check_ids("suppress", ids, vocab_size)
   local seen, count = {}, 0
@@ -168,48 +108,22 @@ local function check_suppressed(ids, vocab_size)
   if count == vocab_size then fail("suppress holds all %d ids of the vocabulary; leave some to draw", count) end
 end
 
-local function generate(model, samples, o)
-  local stops, draw = stop_ids(model, o.stop), sampling.sampler(o, #samples)
-  local batch, positions = pack(samples), next_positions(samples)
-  local cache = Cache.new(batch.seq_lens, o.max_new_tokens)
-  local results, active = {}, {}
-  for i = 1, #samples do results[i], active[i] = {}, i end
-
-  local function attend_prompts(...) return cache:prompts(...) end
-  local function attend_next(...) return cache:next_tokens(...) end
-  local process, step = processors.new(o, samples, results), 1
-  local function draw_after(...) return draw(process(logits_after(model, ...), active, step), active) end
-  -- The prompts run outside inference mode: buffers that the model makes at its first call are used in training, too.
-  local ids, largest = draw_after(batch, attend_prompts, last_rows(batch.seq_lens))
-  local mode = mode_of(model)
-  local layers = mode == torch.inference_mode and new_tokens.layers(model, cache) or nil
-  while true do
-    local kept, going, next_ids = {}, {}, {}
-    for row, id in ipairs(ids) do
-      local sequence = active[row]
-      if not (math.abs(largest[row]) < math.huge) then
-        fail("prompt %d, step %d: the largest logit is %s; are the model's weights finite?", sequence, step,
-          tostring(largest[row]))
-      end
-      table.insert(results[sequence], id)
-      if o.on_token then o.on_token(sequence, id) end
-      if not stops[id] then
-        kept[#kept + 1], going[#going + 1], next_ids[#next_ids + 1] = row - 1, sequence, id
-      end
-    end
-    if #going == 0 or step == o.max_new_tokens then break end
-    if #going < #active then
-      local rows = torch.tensor(kept, { dtype = torch.int64 })
-      positions = positions:index_select(-1, rows)
-      cache:keep(rows)
-      active = going
-    end
-    step = step + 1
-    ids, largest = mode(draw_after, { input_ids = torch.tensor(next_ids, { dtype = torch.int64 }),
-      position_ids = positions, continues = true }, attend_next, nil, layers)
-    cache.used, positions = cache.used + 1, positions + 1
+--- Returns max_new_tokens of each prompt.
+local function limits_of(given, num_prompts)
+  local limits = given == nil and 64 or given
+  if type(limits) ~= "table" then
+    local same = limits
+    limits = {}
+    for i = 1, num_prompts do limits[i] = same end
+  elseif #limits ~= num_prompts then
+    fail("max_new_tokens must be a number, or one for each of %d prompts, got %d", num_prompts, #limits)
   end
-  return results
+  for _, limit in ipairs(limits) do
+    if not plain.is_whole(limit, 1) then
+      fail("max_new_tokens must be a whole number of at least 1, got %s", tostring(limit))
+    end
+  end
+  return limits
 end
 
 --- See models.generate.
@@ -218,19 +132,21 @@ end
 ---@param opts table?
 ---@return integer[][]
 function M.generate(model, prompts, opts)
-  local o = options.read("models.generate", opts, { max_new_tokens = 64, temperature = 0, top_k = options.optional,
-    top_p = options.optional, min_p = options.optional, seed = options.optional, stop = options.optional,
-    on_token = options.optional, suppress = {}, begin_suppress = {}, forced_begin = options.optional,
-    forced_end = options.optional, repetition_penalty = 1 })
+  local o = options.read("models.generate", opts, { max_new_tokens = options.optional,
+    max_batch_size = options.optional, temperature = 0, top_k = options.optional, top_p = options.optional,
+    min_p = options.optional, seed = options.optional, stop = options.optional, on_token = options.optional,
+    suppress = {}, begin_suppress = {}, forced_begin = options.optional, forced_end = options.optional,
+    repetition_penalty = 1 })
   chunks.refuse("models.generate", "call it outside, on whole prompts")
-  if o.max_new_tokens < 1 or o.max_new_tokens % 1 ~= 0 then
-    fail("max_new_tokens must be a whole number of at least 1, got %s", tostring(o.max_new_tokens))
+  if o.max_batch_size ~= nil and not plain.is_whole(o.max_batch_size, 1) then
+    fail("max_batch_size must be a whole number of at least 1, got %s", tostring(o.max_batch_size))
   end
   if o.on_token ~= nil and type(o.on_token) ~= "function" then
     fail("on_token must be a function, got a %s", type(o.on_token))
   end
   if type(prompts) ~= "table" or #prompts == 0 then fail("prompts must be an array of at least one prompt") end
   if type(prompts[1]) == "number" then fail("prompts must be an array of arrays of ids, got one array of ids") end
+  o.max_new_tokens, o.stop = limits_of(o.max_new_tokens, #prompts), stop_ids(model, o.stop)
   check_suppressed(o.suppress, model.settings.vocab_size)
   for _, name in ipairs { "begin_suppress", "forced_begin", "forced_end" } do
     if o[name] ~= nil then check_ids(name, o[name], model.settings.vocab_size) end
@@ -245,7 +161,7 @@ function M.generate(model, prompts, opts)
   local samples = {}
   for i, prompt in ipairs(prompts) do samples[i] = read_prompt(model, prompt, i) end
   count_too_long(model, samples, o.max_new_tokens)
-  return splits.with_whole_tokens(model, torch.no_grad, generate, model, samples, o)
+  return splits.with_whole_tokens(model, torch.no_grad, rows.run, model, samples, o)
 end
 
 return M

@@ -45,7 +45,7 @@ end
 ---@field begin_suppress integer[]
 ---@field forced_begin integer[]?
 ---@field forced_end integer[]?
----@field max_new_tokens integer
+---@field max_new_tokens integer[] of each sequence
 
 --- Raises unless the penalty is a number above 0.
 ---@param o models.ProcessorOptions
@@ -55,31 +55,32 @@ function M.check(o)
   end
 end
 
---- Returns a function that changes the logits [rows, vocabulary] of a step, counted from 1, and returns them. Row i is
---- of sequence number sequences[i], which has drawn results[sequences[i]].
+--- Returns a function that changes logits [rows, vocabulary], and returns them. Row i is of sequence number
+--- sequences[i], which has drawn results[sequences[i]]. Either all rows are of first new ids, or none.
 ---@param o models.ProcessorOptions
 ---@param samples models.Batch[]
 ---@param results integer[][]
----@return fun(logits: torch.Tensor, sequences: integer[], step: integer): torch.Tensor
+---@return fun(logits: torch.Tensor, sequences: integer[]): torch.Tensor
 function M.new(o, samples, results)
   local seen, add
   if o.repetition_penalty ~= 1 then seen, add = histories(samples) end
-  return function(logits, sequences, step)
+  return function(logits, sequences)
+    local is_first = #results[sequences[1]] == 0
     if seen then
       logits = logits:to(torch.float32) -- as in transformers
       for row, sequence in ipairs(sequences) do
-        if step > 1 then add(sequence, results[sequence][step - 1]) end
+        if not is_first then add(sequence, results[sequence][#results[sequence]]) end
         penalize(logits[row - 1], seen[sequence], o.repetition_penalty)
       end
     end
-    if o.forced_begin and step == 1 then
-      for row, sequence in ipairs(sequences) do
-        if samples[sequence].input_ids:numel() == 1 then force(logits[row - 1], o.forced_begin) end
-      end
+    for row, sequence in ipairs(o.forced_begin and is_first and sequences or {}) do
+      if samples[sequence].input_ids:numel() == 1 then force(logits[row - 1], o.forced_begin) end
     end
-    if o.forced_end and step == o.max_new_tokens then force(logits, o.forced_end) end
+    for row, sequence in ipairs(o.forced_end and sequences or {}) do
+      if #results[sequence] + 1 == o.max_new_tokens[sequence] then force(logits[row - 1], o.forced_end) end
+    end
     suppress(logits, o.suppress)
-    if step == 1 then suppress(logits, o.begin_suppress) end
+    if is_first then suppress(logits, o.begin_suppress) end
     return logits
   end
 end

@@ -72,27 +72,86 @@ local function yarn(o)
   return frequencies, o.attention_factor or ratio
 end
 
-local KINDS = { default = default, linear = linear, llama3 = llama3, yarn = yarn }
+--- LongRoPE (arXiv 2402.13753): each dimension has a factor, another one in sequences beyond the first training's
+--- length. Returns both sets of frequencies.
+local function longrope(o)
+  need(o, "original_max_position_embeddings", "factor")
+  local powers = o.rope_theta ^ (torch.arange(0, o.dim, 2, F32) / o.dim)
+  local both = {}
+  for i, key in ipairs { "short_factor", "long_factor" } do
+    local factors = o[key]
+    if type(factors) ~= "table" or #factors ~= o.dim / 2 then
+      core.raise(string.format('nn.rotary: rope_type "longrope" needs %d numbers "%s", one for each pair of dimensions'
+        .. ", got %s", o.dim / 2, key, type(factors) == "table" and #factors or tostring(factors)))
+    end
+    both[i] = 1 / (torch.tensor(factors, F32) * powers)
+  end
+  local original = o.original_max_position_embeddings
+  local scale = o.factor <= 1 and 1 or math.sqrt(1 + math.log(o.factor) / math.log(original))
+  return both[1], o.attention_factor or scale, both[2]
+end
+
+--- Dynamic NTK: beyond max_position_embeddings the base grows with the length of the sequence.
+local function dynamic(o)
+  need(o, "factor", "max_position_embeddings")
+  return plain_frequencies(o), 1
+end
+
+local KINDS = { default = default, linear = linear, llama3 = llama3, yarn = yarn, longrope = longrope,
+  dynamic = dynamic }
+
+local KNOWN = "default, dynamic, linear, llama3, longrope, yarn"
 
 local OPTIONS = { dim = options.required, rope_theta = 10000, rope_type = "default", factor = options.optional,
   low_freq_factor = options.optional, high_freq_factor = options.optional, beta_fast = options.optional,
   beta_slow = options.optional, truncate = true, attention_factor = options.optional, mscale = options.optional,
-  mscale_all_dim = options.optional, original_max_position_embeddings = options.optional }
+  mscale_all_dim = options.optional, original_max_position_embeddings = options.optional,
+  short_factor = options.optional, long_factor = options.optional, max_position_embeddings = options.optional }
 
 ---@class nn.Rotary
 ---@field frequencies torch.Tensor [dim / 2] float32
----@field factor number of cosines and sines; 1 unless rope_type is "yarn"
+---@field factor number of cosines and sines; 1 unless rope_type is "yarn" or "longrope"
+---@field long_from integer? of "longrope": sequences with this position, or a later one, have other frequencies
 ---@operator call: any
 local Rotary = {}
 Rotary.__index = Rotary
 
---- Returns the angle of each position and frequency.
+--- Returns for each token the length of its sequence: the largest position and 1.
+local function lengths_of(positions, seq_lens)
+  if not seq_lens then return (positions:max() + 1):expand(positions.shape) end
+  local sum, parts = 0, {}
+  for _, length in ipairs(seq_lens) do sum = sum + length end
+  if positions:dim() ~= 1 or sum ~= positions:size(0) then
+    core.raise(string.format("nn.rotary: frequencies depend on the length of a sequence, so all its positions are "
+      .. "needed: expected [%d], got %s; sharding.context_parallel has no such positions", sum, positions.shape))
+  end
+  if #seq_lens == sum then return positions + 1 end -- new tokens of generation: one of each sequence
+  for i, part in ipairs(positions:split(seq_lens)) do
+    parts[i] = part:numel() > 0 and (part:max() + 1):expand(part.shape) or part
+  end
+  return torch.cat(parts)
+end
+
+--- Returns the angle of each position and frequency. Frequencies of "longrope" and "dynamic" depend on the length of
+--- the sequence.
 ---@param position_ids torch.Tensor [...] integer
+---@param seq_lens integer[]? tokens of each sequence, for position_ids [T]; default: all are one sequence
 ---@return torch.Tensor # [..., dim / 2] float32, on the device of position_ids
-function Rotary:angles(position_ids)
-  local device = position_ids.device
-  self.on_device[device] = self.on_device[device] or self.frequencies:to(device)
-  return position_ids:unsqueeze(-1) * self.on_device[device] -- in float32
+function Rotary:angles(position_ids, seq_lens)
+  local device, long, ntk = position_ids.device, self.long_frequencies, self.ntk
+  self.on_device[device] = self.on_device[device] or { self.frequencies:to(device), long and long:to(device) }
+  local frequencies = self.on_device[device][1]
+  if long then
+    local is_long = lengths_of(position_ids, seq_lens):gt(self.long_from):unsqueeze(-1)
+    frequencies = torch.where(is_long, self.on_device[device][2], frequencies)
+  elseif ntk then
+    local lengths = lengths_of(position_ids, seq_lens):to(torch.float32):unsqueeze(-1)
+    local most, dim = ntk.max_position_embeddings, ntk.dim
+    local grown = (lengths * ntk.factor / most - (ntk.factor - 1)) ^ (dim / (dim - 2)) * ntk.rope_theta
+    local longer = 1 / grown:pow(torch.arange(0, dim, 2, F32):to(device) / dim)
+    frequencies = torch.where(lengths:gt(most), longer, frequencies)
+  end
+  return position_ids:unsqueeze(-1) * frequencies -- in float32
 end
 
 --- Returns what nn.rotate takes. The sine of the first half is negated.
@@ -108,7 +167,8 @@ end
 function Rotary:__call(position_ids, opts) return self:cos_sin(self:angles(position_ids), opts) end
 
 --- Makes the rotary embedding of a model. The options have the names of `rope_parameters` in config.json; rope_type is
---- "default", "linear", "llama3" or "yarn". The result is called with position ids [T], and returns cos and sin.
+--- "default", "linear", "llama3", "yarn", "longrope" or "dynamic". The result is called with position ids [T] of one
+--- sequence, and returns cos and sin.
 ---
 ---     local cos, sin = nn.rotary { dim = 64, rope_type = "linear", factor = 2 }(torch.arange(10))
 ---@param opts {dim: integer, rope_theta: number?, rope_type: string?, factor: number?, [string]: any}
@@ -120,10 +180,12 @@ function M.rotary(opts)
   end
   local kind = KINDS[o.rope_type]
   if not kind then
-    core.raise(string.format('nn.rotary: unknown rope_type "%s" (known: default, linear, llama3, yarn)', o.rope_type))
+    core.raise(string.format('nn.rotary: unknown rope_type "%s" (known: %s)', o.rope_type,
+      KNOWN))
   end
-  local frequencies, factor = torch.no_grad(kind, o)
-  return setmetatable({ frequencies = frequencies, factor = factor, on_device = {} }, Rotary)
+  local frequencies, factor, long = torch.no_grad(kind, o)
+  return setmetatable({ frequencies = frequencies, factor = factor, on_device = {}, long_frequencies = long,
+    long_from = long and o.original_max_position_embeddings, ntk = kind == dynamic and o or nil }, Rotary)
 end
 
 return M

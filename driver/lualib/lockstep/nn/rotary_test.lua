@@ -39,6 +39,29 @@ t.test("EachPairTurnsByItsAngle", function()
   end
 end)
 
+t.test("FrequenciesDependOnTheLengthOfEachSequence", function()
+  local longrope = nn.rotary { dim = 4, rope_type = "longrope", rope_theta = 100, factor = 3,
+    original_max_position_embeddings = 4, short_factor = { 1, 2 }, long_factor = { 4, 5 } }
+  local dynamic = nn.rotary { dim = 4, rope_type = "dynamic", rope_theta = 100, factor = 3,
+    max_position_embeddings = 4 }
+  local lengths, rows = { 4, 6, 1 }, {}
+  local positions = torch.cat { torch.arange(4), torch.arange(6), torch.arange(1) }
+  local function expected(length, position)
+    local base = 100 * (math.max(length, 4) * 3 / 4 - 2) ^ 2
+    rows[#rows + 1] = length > 4 and { position / 4, position / 50 } or { position, position / 20 }
+    return { position, position / base ^ 0.5 }
+  end
+  local of_dynamic = {}
+  for _, length in ipairs(lengths) do
+    for position = 0, length - 1 do of_dynamic[#of_dynamic + 1] = expected(length, position) end
+  end
+
+  t.near(longrope:angles(positions, lengths), torch.tensor(rows), 1e-5)
+  t.near(dynamic:angles(positions, lengths), torch.tensor(of_dynamic), 1e-5)
+  t.near(longrope.factor, math.sqrt(1 + math.log(3) / math.log(4)), 1e-12)
+  t.equal(longrope:angles(torch.arange(6)), longrope:angles(positions, lengths):narrow(0, 4, 6), "one sequence")
+end)
+
 t.test("CosinesHaveTheDtypeThatIsAskedFor", function()
   local cos, sin = nn.rotary { dim = 8 }(torch.arange(5), { dtype = torch.bfloat16 })
 
@@ -46,8 +69,17 @@ t.test("CosinesHaveTheDtypeThatIsAskedFor", function()
 end)
 
 t.test("BadOptionsAreNamed", function()
-  t.raises('unknown rope_type "dynamic" (known: default, linear, llama3, yarn)', nn.rotary,
-    { dim = 8, rope_type = "dynamic" })
+  t.raises('unknown rope_type "spiral" (known: default, dynamic, linear, llama3, longrope, yarn)', nn.rotary,
+    { dim = 8, rope_type = "spiral" })
+  t.raises('rope_type "dynamic" needs the number "max_position_embeddings", got nil', nn.rotary,
+    { dim = 8, rope_type = "dynamic", factor = 2 })
+  local longrope = { dim = 4, rope_type = "longrope", factor = 2, original_max_position_embeddings = 4,
+    short_factor = { 1, 1 }, long_factor = { 1 } }
+  t.raises('needs 2 numbers "long_factor", one for each pair of dimensions, got 1', nn.rotary, longrope)
+  longrope.long_factor = { 1, 2 }
+  t.raises("all its positions are needed: expected [6], got {3}", function()
+    nn.rotary(longrope):angles(torch.arange(3), { 4, 2 })
+  end)
   t.raises('rope_type "llama3" needs the number "low_freq_factor", got nil', nn.rotary,
     { dim = 8, rope_type = "llama3", factor = 8 })
   t.raises("dim must be an even number of at least 2, got 7", nn.rotary, { dim = 7 })

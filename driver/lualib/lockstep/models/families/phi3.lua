@@ -7,6 +7,7 @@ local core = require "lockstep.core"
 local decoder = require "lockstep.models.decoder"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local torch = require "lockstep.torch"
 
 ---@class models.Phi3Attention: models.Attention
 local Attention = decoder.Attention:subclass("Phi3Attention")
@@ -30,6 +31,17 @@ function Attention:project(x)
   return q:reshape(tokens, -1, dim), k:reshape(tokens, -1, dim), v:reshape(tokens, -1, dim)
 end
 
+--- See Attention:turn. The first numbers of each head turn: of Phi-4-mini three quarters.
+---@param x torch.Tensor
+---@param pass models.Pass
+---@return torch.Tensor
+function Attention:turn(x, pass)
+  local turned = pass.cos:size(-1)
+  if turned == self.head_dim then return nn.rotate(x, pass.cos, pass.sin) end
+  local first = nn.rotate(x:narrow(-1, 0, turned):contiguous(), pass.cos, pass.sin)
+  return torch.cat({ first, x:narrow(-1, turned, self.head_dim - turned) }, -1)
+end
+
 --- down(silu(gate) * up), where one layer gives gate and up.
 ---@class models.Phi3Mlp: nn.Module
 local Mlp = nn.Module:subclass("Phi3MLP")
@@ -48,7 +60,9 @@ end
 local Phi3 = decoder.CausalLM:subclass("Phi3ForCausalLM")
 Phi3.model_type = "phi3"
 -- transformers reads embd_pdrop, and drops nothing.
-Phi3.keys = decoder.keys { rms_norm_eps = 1e-5, sliding_window = options.optional, resid_pdrop = 0, embd_pdrop = 0 }
+Phi3.keys = decoder.keys { rms_norm_eps = 1e-5, sliding_window = options.optional,
+  max_position_embeddings = 4096, resid_pdrop = 0, embd_pdrop = 0,
+  partial_rotary_factor = 1, original_max_position_embeddings = 4096 }
 
 --- None: a part of qkv_proj's rows would be queries alone, or keys and values alone.
 Phi3.tensor_plan = false
@@ -60,7 +74,18 @@ function Phi3.read(c)
     core.raise(('models: Phi3ForCausalLM: "resid_pdrop" is %s; only 0 is supported'):format(tostring(c.resid_pdrop)))
   end
   -- transformers takes "yarn" of these models for longrope.
-  if c.rope.rope_type == "su" or c.rope.rope_type == "yarn" then c.rope.rope_type = "longrope" end
+  local rope = c.rope
+  if rope.rope_type == "su" or rope.rope_type == "yarn" then rope.rope_type = "longrope" end
+  local share = rope.partial_rotary_factor or c.partial_rotary_factor
+  if not (type(share) == "number" and share > 0 and share <= 1) then
+    core.raise(("models: Phi3ForCausalLM: partial_rotary_factor must be a number above 0 and at most 1, got %s"):format(
+      tostring(share)))
+  end
+  rope.partial_rotary_factor, c.rotary_dim = nil, math.floor(c.head_dim * share)
+  if rope.rope_type == "longrope" then
+    rope.original_max_position_embeddings = c.original_max_position_embeddings
+    rope.factor = rope.factor or c.max_position_embeddings / rope.original_max_position_embeddings
+  end
   c.use_sliding_window, c.max_window_layers = true, 0
   c.windows = config.windows(c)
 end

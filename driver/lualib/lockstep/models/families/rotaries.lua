@@ -48,9 +48,10 @@ end
 
 --- See nn.Rotary: returns a pair of its results.
 ---@param position_ids torch.Tensor [T]
+---@param seq_lens integer[]?
 ---@return torch.Tensor[]
-function Rotaries:angles(position_ids)
-  return { self.pair[1]:angles(position_ids), self.pair[2]:angles(position_ids) }
+function Rotaries:angles(position_ids, seq_lens)
+  return { self.pair[1]:angles(position_ids, seq_lens), self.pair[2]:angles(position_ids, seq_lens) }
 end
 
 --- See nn.Rotary: returns pairs of its results.
