@@ -114,8 +114,8 @@ TEST(Pretrain, LearnsInBf16WithFloat32Masters) {
   for (const char* parallel : {"data_parallel", "fully_shard"}) {
     SCOPED_TRACE(parallel);
 
-    const Ended ended = RunOne(
-        Pretrain(folder, parallel, {"precision=bf16", absl::StrCat("parallel=", parallel)}));
+    const Ended ended =
+        RunOne(Pretrain(folder, parallel, {"precision=bf16", absl::StrCat("parallel=", parallel)}));
 
     ASSERT_EQ(ended.exit_code, 0) << ended.err;
     EXPECT_THAT(ended.out, HasSubstr("\nprecision: bf16, with float32 masters\n"));
@@ -129,10 +129,8 @@ TEST(Pretrain, LearnsInBf16WithFloat32Masters) {
     for (const std::string& file : folder.List(state)) {
       if (file.find(".safetensors") != std::string::npos) headers += folder.Read(state + file);
     }
-    EXPECT_THAT(
-        headers,
-        AllOf(HasSubstr("embed_tokens.weight.master\":{\"dtype\":\"F32\""),
-              HasSubstr("q_proj.weight.master\":{\"dtype\":\"F32\"")));
+    EXPECT_THAT(headers, AllOf(HasSubstr("embed_tokens.weight.master\":{\"dtype\":\"F32\""),
+                               HasSubstr("q_proj.weight.master\":{\"dtype\":\"F32\"")));
   }
 }
 

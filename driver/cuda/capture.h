@@ -19,7 +19,7 @@
 
 namespace lockstep::driver {
 
-// What a capture asks of libtorch and CUDA: an interface, so that a test can fail each call.
+// The calls of libtorch and CUDA that a capture makes. An interface: a test can fail each call.
 class CaptureCalls {
  public:
   virtual ~CaptureCalls() = default;

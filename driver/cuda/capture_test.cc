@@ -13,8 +13,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// CUDAGraph of libtorch 2.11, call by call, with what its calls leave behind. Each step of `failing`
-// fails, the first time that it is reached.
+// CUDAGraph of libtorch 2.11, call by call, with what its calls leave behind. Each step of
+// `failing` fails, the first time that it is reached.
 class Libtorch : public CaptureCalls {
  public:
   explicit Libtorch(std::vector<std::string> failing) : failing_(std::move(failing)) {}
@@ -104,9 +104,8 @@ TEST(Capture, AfterCudasErrorLibtorchLeavesItsPoolOpen) {
   EXPECT_THROW(libtorch.End(), c10::Error);
   libtorch.Reset();
 
-  EXPECT_THAT(libtorch.Left(),
-              ::testing::ElementsAre("the pool is open", "the generator counts",
-                                     "the pool has another number of users"));
+  EXPECT_THAT(libtorch.Left(), ::testing::ElementsAre("the pool is open", "the generator counts",
+                                                      "the pool has another number of users"));
 }
 
 TEST(Capture, ABeginThatFailsAnywhereLeavesNothing) {

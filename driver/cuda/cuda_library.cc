@@ -5,12 +5,14 @@
 #include <string>
 
 #include "c10/util/Exception.h"
+#include "driver/cuda/allocator_settings.h"
 #include "driver/files/files.h"
 
 namespace lockstep::driver {
 
 void* CudaSymbol(const char* name) {
   static void* const library = [] {
+    SetAllocatorDefaults();
     const std::string path = FindRunfile("driver/cuda/liblockstep_cuda.so");
     void* opened = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
     TORCH_CHECK(opened != nullptr, "cannot load ", path, ": ", dlerror());

@@ -7,7 +7,8 @@
 namespace lockstep::driver {
 
 // Returns the library's symbol of this name: a variable that holds a function. Loads the library,
-// and CUDA's with it, at the first call. Throws c10::Error if it cannot be loaded. Thread-safe.
+// and CUDA's with it, at the first call, behind SetAllocatorDefaults. Throws c10::Error if it
+// cannot be loaded. Thread-safe.
 void* CudaSymbol(const char* name);
 
 }  // namespace lockstep::driver

@@ -1,13 +1,16 @@
 #include "driver/ranks/world.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <utility>
 
+#include "ATen/core/dispatch/Dispatcher.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -260,6 +263,16 @@ c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string
   return group;
 }
 
+// Says once per machine what a GPU runs for which the kernels were not compiled.
+void TellKernels(const RankEnvironment& environment) {
+  if (environment.local_rank != 0) return;
+  const auto op = c10::Dispatcher::singleton().findSchema({"lockstep::kernels_line_of_cuda", ""});
+  const std::string line = op.has_value()
+                               ? op->typed<std::string()>().call()
+                               : "GPU: the program was built without nvcc; operators of ATen run";
+  if (!line.empty()) std::fprintf(stderr, "lockstep: %s\n", line.c_str());
+}
+
 c10::Device ChooseDevice(const RankEnvironment& environment) {
   const int gpus = LocalGpuCount();
   if (gpus == 0) return c10::kCPU;
@@ -268,6 +281,7 @@ c10::Device ChooseDevice(const RankEnvironment& environment) {
   CudaSymbol(kNewNcclBackendSymbol);
   const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(*gpu));
   c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
+  TellKernels(environment);
   return device;
 }
 

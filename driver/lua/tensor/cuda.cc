@@ -7,6 +7,7 @@
 #include "c10/core/Stream.h"
 #include "c10/core/StreamGuard.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
+#include "driver/cuda/capability.h"
 #include "driver/cuda/cuda_library.h"
 #include "driver/cuda/free_memory.h"
 #include "driver/lua/tensor/graph.h"
@@ -54,6 +55,17 @@ int IsAvailable(lua_State* state) {
 int DeviceCount(lua_State* state) {
   PushInteger(state, at::hasCUDA() ? Cuda().deviceCount() : 0);
   return 1;
+}
+
+// get_device_capability(device) -> major, minor.
+int GetDeviceCapability(lua_State* state) {
+  const at::DeviceIndex device = DeviceAt(state, 1);
+  const auto capability =
+      *static_cast<driver::DeviceCapability*>(driver::CudaSymbol(driver::kDeviceCapabilitySymbol));
+  const auto [major, minor] = capability(device);
+  PushInteger(state, major);
+  PushInteger(state, minor);
+  return 2;
 }
 
 int Synchronize(lua_State* state) {
@@ -251,6 +263,7 @@ void PushCuda(lua_State* state) {
   lua_newtable(state);
   SetFunctions(state, {{"is_available", IsAvailable},
                        {"device_count", DeviceCount},
+                       {"get_device_capability", GetDeviceCapability},
                        {"synchronize", Synchronize},
                        {"memory_allocated", MemoryAllocated},
                        {"max_memory_allocated", MaxMemoryAllocated},

@@ -143,7 +143,7 @@ int Record(lua_State* state) {
     waiting.Check();
     CheckNothingWasRefused();
   } catch (...) {
-    graph.End();  // it may be broken: what was thrown first says why
+    graph.End();      // it may be broken: what was thrown first says why
     waiting.Check();  // says more than CUDA's own error
     throw;
   }

@@ -223,7 +223,7 @@ function M.config(defaults, opts)
 end
 
 --- Returns the dtype of a model's weights for a precision: "bf16", "float32", "float64", or "auto", which is "bf16" on
---- GPUs and "float32" on CPUs. Rank 0 prints which.
+--- GPUs (of compute capability 8.0 or newer) and "float32" elsewhere. Rank 0 prints which.
 ---
 ---     local config = run.config { precision = "auto" }   -- --set precision=bf16
 ---     local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision) })

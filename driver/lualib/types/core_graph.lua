@@ -7,8 +7,8 @@ local graph = {}
 ---@class lockstep.core.graph.Graph
 local Graph = {}
 
---- Records what fn(...) gives the current stream, which must not be the device's default one. Returns why CUDA could not
---- record it, or nil, and fn's results.
+--- Records what fn(...) gives the current stream, which must not be the device's default one. Returns why CUDA could
+--- not record it, or nil, and fn's results.
 ---@param fn function
 ---@param ... any
 ---@return string? broken

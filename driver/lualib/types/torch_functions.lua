@@ -153,9 +153,10 @@ function torch.get_default_dtype() end
 ---@param dtype torch.dtype a floating-point one
 function torch.set_default_dtype(dtype) end
 
---- Sets how exact products of float32 matrices are, as in PyTorch. "high" and "medium" let a GPU round the factors to
---- TF32, with 10 bits of fraction instead of 23; a CPU that has bfloat16 products may use them for "medium".
----@param precision "highest"|"high"|"medium" default of a run: "highest"
+--- Sets how exact products of float32 matrices are, as in PyTorch. A run begins with "highest". "high" and "medium"
+--- let a GPU round the factors to TF32, with 10 bits of fraction instead of 23. With "medium" a CPU that has bfloat16
+--- products may use them.
+---@param precision "highest"|"high"|"medium"
 function torch.set_float32_matmul_precision(precision) end
 
 ---@return "highest"|"high"|"medium"
@@ -178,6 +179,12 @@ local cuda = {}
 
 ---@return boolean
 function cuda.is_available() end
+
+--- Returns the compute capability of a GPU: 9 and 0 of an H100.
+---@param device integer? default: the current one
+---@return integer major
+---@return integer minor
+function cuda.get_device_capability(device) end
 
 ---@return integer # 0 without a GPU
 function cuda.device_count() end

@@ -55,13 +55,14 @@ t.test("AfterABrokenRecordingStepsRunWithoutAGraphAndOneLineSaysWhy", function()
   local runs = 0
   local text = on_a_gpu(function(_, fn, ...) return REASON, fn(...) end, function()
     local graph = lockstep_graph(function(x) runs = runs + 1 return x + runs end, { warmup = 1 })
-    t.equal({ graph(0), graph(0), graph(0), graph(0) }, { 1, 3, 4, 5 }) -- the recording counted as run 2, and ran nothing
+    -- The recording counted as run 2, and ran nothing.
+    t.equal({ graph(0), graph(0), graph(0), graph(0) }, { 1, 3, 4, 5 })
     t.equal({ graph.recordings, graph.hits, graph.failures, graph.captured }, { 0, 0, 1, false })
   end)
 
   t.equal(runs, 5)
-  t.equal(text, "lockstep: warning: lockstep.graph: the GPU could not record the step, which goes on without a graph, at "
-    .. "the usual speed: " .. REASON .. "\n")
+  t.equal(text, "lockstep: warning: lockstep.graph: the GPU could not record the step, which goes on without a graph, "
+    .. "at the usual speed: " .. REASON .. "\n")
 end)
 
 t.test("AnErrorOfTheFunctionLeavesNoGraphBehind", function()

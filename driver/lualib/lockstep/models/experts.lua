@@ -88,7 +88,7 @@ function Mixture:forward(x)
   local ends = torch.searchsorted(sorted, torch.arange(self.num_experts, { device = x.device }),
     { right = true, out_int32 = true })
   local token = order:div(self.per_token, { rounding_mode = "floor" })
-  -- torch.embedding selects rows. Its gradient adds up sorted segments; that of index_select adds with atomics.
+  -- torch.embedding selects rows. Its gradient adds up sorted segments. The gradient of index_select adds with atomics.
   local y = self.experts(torch.embedding(x, token), ends)
   y = torch.embedding(y, order:argsort()):view(x:size(0), self.per_token, -1)
   return (y * shares:to(x.dtype):unsqueeze(-1)):sum(1), logits

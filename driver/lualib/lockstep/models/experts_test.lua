@@ -9,8 +9,8 @@ local NUM = 8
 
 local function mixture(dtype, o)
   torch.manual_seed(1)
-  local net = experts.Mixture { hidden = o.hidden, intermediate = o.intermediate, experts = NUM, per_token = o.per_token,
-    normalize = true }
+  local net = experts.Mixture { hidden = o.hidden, intermediate = o.intermediate, experts = NUM,
+    per_token = o.per_token, normalize = true }
   return net:to(dtype)
 end
 

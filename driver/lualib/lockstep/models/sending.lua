@@ -49,8 +49,9 @@ end
 ---@type {batch: models.Batch, more: (fun(): table<string, torch.Tensor>), sent: table<string, torch.Tensor>?}?
 local current
 
---- Calls fn(), in which a model reads `batch`. What more() returns travels with the batch; it is called once the batch
---- has been checked. Returns what was sent, by name, and fn's results: without names where fn reads no batch.
+--- Calls fn(), in which a model reads `batch`. The tensors of more() travel with the batch. It is called once the
+--- batch has been checked. Returns the tensors that were sent, by name, and fn's results. fn may read no batch: then
+--- there are no tensors.
 ---@param batch models.Batch
 ---@param more fun(): table<string, torch.Tensor>
 ---@param fn fun(): ...

@@ -45,7 +45,9 @@ local function random_batch(seed)
   end
   batch.input_ids = torch.randint(0, VOCAB, { tokens }, { dtype = seed % 2 == 0 and torch.int64 or torch.int32 })
   for i = 1, tokens do mask[i] = math.random(0, 1) end
-  if seed % 3 > 0 then batch.loss_mask = torch.tensor(mask, { dtype = seed % 3 == 1 and torch.int64 or torch.float32 }) end
+  if seed % 3 > 0 then
+    batch.loss_mask = torch.tensor(mask, { dtype = seed % 3 == 1 and torch.int64 or torch.float32 })
+  end
   if seed % 4 == 0 then batch.position_ids = torch.arange(tokens) end
   if seed % 5 == 0 then batch.seq_lens = nil end
   return batch

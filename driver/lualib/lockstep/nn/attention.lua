@@ -101,8 +101,19 @@ function M.of_one_sequence(tokens)
   return one_sequence
 end
 
+local has_kernels = {}
+
+--- Returns whether FlashAttention has kernels for a device: GPUs of compute capability 8.0 or newer.
+local function has_flash(device)
+  if has_kernels[device] == nil then
+    has_kernels[device] = device:sub(1, 4) == "cuda"
+      and torch.cuda.get_device_capability(tonumber(device:match ":(%d+)$")) >= 8
+  end
+  return has_kernels[device]
+end
+
 local function can_flash(q)
-  return q.device:sub(1, 4) == "cuda" and (q.dtype == torch.bfloat16 or q.dtype == torch.float16)
+  return has_flash(q.device) and (q.dtype == torch.bfloat16 or q.dtype == torch.float16)
     and q:size(2) % 8 == 0 and q:size(2) <= 256
 end
 

@@ -17,8 +17,9 @@ t.test("APrecisionIsADtypeAndIsPrinted", function()
 end)
 
 t.test("AutoIsFloat32OnCpusAndBf16OnGpus", function()
-  t.equal({ precision.default "cpu", precision.default "cuda:0", precision.default "cuda:7" },
+  t.equal({ precision.default "cpu", precision.default("cuda:0", 8), precision.default("cuda:7", 12) },
     { "float32", "bf16", "bf16" })
+  t.equal(precision.default("cuda:0", 7), "float32") -- a T4
   t.equal(t.printed(run.dtype, "auto"), "precision: float32 (the default on CPUs)\n")
 end)
 
