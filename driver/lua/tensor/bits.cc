@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
-#include "ATen/Parallel.h"
 #include "c10/util/Exception.h"
 
 namespace lockstep::lua {
@@ -29,21 +27,14 @@ int64_t SumOfBits(const at::Tensor& tensor) {
   const char* const data = static_cast<const char*>(tensor.const_data_ptr());
   const auto num_bytes = static_cast<int64_t>(tensor.nbytes());
   const int64_t num_words = num_bytes / kWordBytes;
-  const int64_t num_parts = (num_words + kWordsAtOnce - 1) / kWordsAtOnce;
-  std::vector<uint64_t> sums(static_cast<size_t>(num_parts));
-  at::parallel_for(0, num_parts, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t part = begin; part < end; ++part) {
-      const int64_t first = part * kWordsAtOnce;
-      const int64_t size = std::min(kWordsAtOnce, num_words - first);
-      uint64_t sum = 0;
-      for (int64_t i = 0; i < size; ++i)
-        sum += WordAt(data, first + i) * static_cast<uint64_t>(2 * i + 1);
-      sums[static_cast<size_t>(part)] = sum;
-    }
-  });
   uint64_t total = 0;
-  for (int64_t part = 0; part < num_parts; ++part)
-    total += sums[static_cast<size_t>(part)] * static_cast<uint64_t>(2 * part + 3);
+  for (int64_t part = 0, first = 0; first < num_words; ++part, first += kWordsAtOnce) {
+    const int64_t size = std::min(kWordsAtOnce, num_words - first);
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < size; ++i)
+      sum += WordAt(data, first + i) * static_cast<uint64_t>(2 * i + 1);
+    total += sum * static_cast<uint64_t>(2 * part + 3);
+  }
   uint64_t rest = 0;
   const int64_t at = num_words * kWordBytes;
   if (at < num_bytes) std::memcpy(&rest, data + at, static_cast<size_t>(num_bytes - at));
