@@ -122,8 +122,8 @@ for step, micro_batches in run:steps(draw, steps) do
   local loss, accuracy, margin = sharding.accumulate(model, micro_batches, config.pairs_per_step, loss_of)
   local grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })
   optimizer:zero_grad()
-  log.step { loss = loss, accuracy = accuracy, margin = margin, grad_norm = grad_norm, lr = lr * schedule(step),
-    counts = { skipped = found.skipped } }
+  log.step { loss = loss, accuracy = accuracy, margin = margin, grad_norm = grad_norm,
+    lr = optimizer.groups[1].lr * schedule(step), counts = { skipped = found.skipped } }
 end
 log.curve("loss.svg", { "loss", "accuracy" }, { title = "dpo" })
 

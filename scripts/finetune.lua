@@ -124,7 +124,7 @@ for step, micro_batches, report in run:steps(stream, steps) do
   end)
   local grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })
   optimizer:zero_grad()
-  log.step { loss = loss, grad_norm = grad_norm, lr = lr * schedule(step), tokens = report.tokens,
+  log.step { loss = loss, grad_norm = grad_norm, lr = optimizer.groups[1].lr * schedule(step), tokens = report.tokens,
     samples = report.samples, counts = batching.lost(report) }
   if run:every(config.eval_every) then evaluate(step + 1 < steps and "step " .. step + 1 or "after") end
 end

@@ -139,7 +139,8 @@ for step, samples, reward, counts in run:steps(rollouts, config.steps) do
     return sum, count, stats.clipped * (divisor / report.loss_tokens), stats.kl * (divisor / report.loss_tokens)
   end
   counts.stale = tail and done.stale or nil
-  local line = { reward = reward, tokens = report.tokens, lr = lr * schedule(step), counts = counts }
+  local lr_now = optimizer.groups[1].lr * schedule(step)
+  local line = { reward = reward, tokens = report.tokens, lr = lr_now, counts = counts }
   for _ = 1, config.updates do
     line.loss, line.clipped, line.kl = sharding.accumulate(model, batches[dist.rank() + 1], divisor, loss_of)
     line.grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })

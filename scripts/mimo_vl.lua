@@ -133,7 +133,7 @@ for step in run:steps(function() return true end, config.steps) do
   optimizer:step(schedule(step))
   optimizer:zero_grad()
   log.step { loss = dist.all_reduce(loss_sum:to(dist.device())) / all, grad_norm = grad_norm,
-    lr = config.lr * schedule(step), tokens = all }
+    lr = optimizer.groups[1].lr * schedule(step), tokens = all }
 end
 
 models.save(list, run.dir .. "/model", { like = config.model })

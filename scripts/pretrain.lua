@@ -41,6 +41,7 @@ local config = run.config({
 }, { at_least = { seed = 0, tokenizer_documents = 1, steps = 1, sequences_per_step = 1, micro_batch = 1,
   seq_len = 2, warmup_steps = 0, eval_every = 1, sample_every = 1, save_every = 1 } }) -- no first token is predicted
 if config.optimizer ~= "muon" and config.optimizer ~= "adamw" then error('optimizer must be "muon" or "adamw"', 0) end
+local dtype = run.dtype(config.precision)
 torch.manual_seed(config.seed)
 
 -- Tokenizer: rank 0 learns it, and writes the folder from which the model starts.
@@ -95,7 +96,7 @@ local shape = { architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", ti
   max_position_embeddings = 4096, rope_theta = 10000, eos_token_id = tokenizer:id "<|im_end|>" }
 for key, value in pairs(config.model) do shape[key] = value end
 if dist.rank() == 0 then data.save_json(start .. "/config.json", shape, { indent = 2 }) end
-local net = models.build(shape, { device = dist.device(), dtype = run.dtype(config.precision) })
+local net = models.build(shape, { device = dist.device(), dtype = dtype })
 local model = sharding.parallel(net, config.parallel)
 local matrices, others = {}, {}
 for name, p in model:named_parameters() do
@@ -135,7 +136,7 @@ for step, micro_batches in run:steps(next_step, config.steps) do
     optimizer:step(schedule(step))
     optimizer:zero_grad()
   end
-  log.step { loss = loss, grad_norm = grad_norm, lr = config.lr * schedule(step), tokens = num_predicted }
+  log.step { loss = loss, grad_norm = grad_norm, lr = adamw.groups[1].lr * schedule(step), tokens = num_predicted }
   if #pieces > 0 and run:every(config.eval_every) then
     local bits = bits_per_byte()
     log.record("validation", { bits_per_byte = bits })

@@ -52,7 +52,7 @@ function M.register(given, opts)
   end
   plain.check(not o.async or o.every,
     "run:state: async is for the saves of every = n, which is not given; run:save waits for its files")
-  plain.check(type(given) == "table" and next(given) ~= nil,
+  plain.check(type(given) == "table" and getmetatable(given) == nil and next(given) ~= nil,
     "run:state: the objects come in a table by name, as in run:state { model = model }")
   for name, object in pairs(given) do
     plain.check(type(name) == "string" and name:match("^[%w_]+$"),
