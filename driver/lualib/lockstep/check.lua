@@ -28,12 +28,21 @@ local function finish(device)
   if device:find("^cuda") then torch.cuda.synchronize() end
 end
 
---- Numbers between -0.5 and 0.5 that are the same on every rank and leave the generators as they are.
-local function numbers(shape, factor, device, dtype)
+--- Numbers between -0.5 and 0.5 that look random, are the same on every rank, and leave the generators as they are.
+---@param shape integer[]
+---@param seed integer
+---@param device string
+---@param dtype torch.dtype
+---@return torch.Tensor
+function M.numbers(shape, seed, device, dtype)
   local count = 1
   for _, size in ipairs(shape) do count = count * size end
-  local whole = torch.arange(count, { device = device, dtype = torch.int64 }) * factor % 2017
-  return (whole:to(torch.float32) / 2017 - 0.5):reshape(shape):to(dtype)
+  local x = torch.arange(count, { device = device, dtype = torch.int64 }) + seed * 2 ^ 26
+  for _ = 1, 3 do -- the products stay below 2^63
+    x = x * 1103515245 % 2 ^ 31
+    x = x:bitwise_xor_(x:bitwise_right_shift(15))
+  end
+  return (x:to(torch.float32) / 2 ^ 31 - 0.5):reshape(shape):to(dtype)
 end
 
 --- Calls `work` for so many seconds, at least three times. Returns the least time of a call.
@@ -48,30 +57,36 @@ local function least_time(seconds, device, work)
   return best
 end
 
---- What is wrong with the product c of a and b, or nil: Freivalds' check, which compares c v with a (b v) in float64.
----@param a torch.Tensor {n, n}
+--- What is wrong with the product c of a and b, or nil. Freivalds' check compares c v with a (b v) in float64, where v
+--- are signs. It finds what is more than the rounding of a whole row: eight times what is expected of it.
+---@param a torch.Tensor {n, n}, of numbers between -0.5 and 0.5
 ---@param b torch.Tensor {n, n}
 ---@param c torch.Tensor {n, n}
----@param epsilon number how far a number of c may be off, of 1
+---@param epsilon number how far a number may be rounded, of 1
 ---@return string?
 function M.product_problem(a, b, c, epsilon)
   local n = a:size(1)
-  local signs = 1 - 2 * (torch.arange(n, { device = a.device, dtype = torch.int64 }) * 31 % 7 % 2):to(torch.float64)
+  local signs = M.numbers({ n }, 3, a.device, torch.float64):sign()
   local off = torch.matmul(c:to(torch.float64), signs)
     - torch.matmul(a:to(torch.float64), torch.matmul(b:to(torch.float64), signs))
-  local most, bound = off:abs():max():item(), 64 * epsilon * n / 12
+  -- A number of c is about n^0.5 / 12, and is summed in float32.
+  local most, bound = off:abs():max():item(), 8 * (epsilon * n / 12 + 2 ^ -24 * n ^ 1.5 / 17)
   if not (most <= bound) then -- NaN is wrong, too
     return ("a row of a product of matrices is off by %.3g, more than the %.3g of rounding"):format(most, bound)
   end
 end
 
-local EPSILON = { float32 = 2 ^ -24, bfloat16 = 2 ^ -9 }
+--- Of products of a dtype. Those of float32 may be of TF32, of 11 bits, on a GPU.
+local function epsilon_of(name, on_gpu)
+  if name == "bfloat16" then return 2 ^ -9 end
+  return on_gpu and torch.get_float32_matmul_precision() ~= "highest" and 2 ^ -11 or 2 ^ -24
+end
 
 local function try_products(row, seconds)
   local on_gpu = row.device:find("^cuda")
   for _, name in ipairs(on_gpu and { "float32", "bfloat16" } or { "float32" }) do
     local n = on_gpu and 8192 or 768
-    local a, b = numbers({ n, n }, 7919, row.device, torch[name]), numbers({ n, n }, 104729, row.device, torch[name])
+    local a, b = M.numbers({ n, n }, 1, row.device, torch[name]), M.numbers({ n, n }, 2, row.device, torch[name])
     local first, differs
     row.rates[name] = 2 * n ^ 3 / least_time(seconds, row.device, function()
       local c = torch.matmul(a, b)
@@ -79,14 +94,13 @@ local function try_products(row, seconds)
       differs = differs or not torch.equal(first, c)
     end)
     if differs then row.wrong[#row.wrong + 1] = name .. " products of the same matrices differ" end
-    -- TF32 may be on.
-    local problem = M.product_problem(a, b, first, name == "float32" and on_gpu and 2 ^ -11 or EPSILON[name])
+    local problem = M.product_problem(a, b, first, epsilon_of(name, on_gpu))
     if problem then row.wrong[#row.wrong + 1] = name .. ": " .. problem end
   end
 end
 
 local function try_memory(row, seconds, bytes)
-  local from = numbers({ bytes / 4 }, 7919, row.device, torch.float32)
+  local from = M.numbers({ bytes / 4 }, 1, row.device, torch.float32)
   local to = torch.zeros_like(from)
   row.rates.memory = 2 * bytes / least_time(seconds, row.device, function() to:copy_(from) end)
   if not torch.equal(from, to) then row.wrong[#row.wrong + 1] = "a copy in memory differs" end
@@ -121,7 +135,7 @@ local function try_pair(row, first, second, bytes)
     end
     finish(row.device)
   end
-  local large = numbers({ bytes / 4 }, 7919, row.device, torch.float32)
+  local large = M.numbers({ bytes / 4 }, 1, row.device, torch.float32)
   local large_back, small = torch.zeros_like(large), large:narrow(0, 0, 1)
   local small_back = torch.zeros_like(small)
   local latency, time = math.huge, math.huge

@@ -70,9 +70,8 @@ t.test("InATurnEachRankHasOneNeighbourAndAllLinksAreTried", function()
 end)
 
 t.test("AWrongNumberInAProductIsFound", function()
-  torch.manual_seed(3)
   for _, n in ipairs { 64, 200, 768 } do
-    local a, b = torch.rand({ n, n }) - 0.5, torch.rand({ n, n }) - 0.5
+    local a, b = check.numbers({ n, n }, 1, "cpu", torch.float32), check.numbers({ n, n }, 2, "cpu", torch.float32)
     local c = torch.matmul(a, b)
     t.equal(check.product_problem(a, b, c, 2 ^ -24), nil)
     local i, j = math.random(0, n - 1), math.random(0, n - 1)
@@ -82,6 +81,36 @@ t.test("AWrongNumberInAProductIsFound", function()
     c[i][j]:fill_(0 / 0)
     t.truthy(check.product_problem(a, b, c, 2 ^ -24):find("off by nan", 1, true))
   end
+end)
+
+-- What a GPU does: bfloat16 products, and float32 ones of inputs of 11 bits.
+t.test("ProductsOfLowPrecisionAreRightUnlessARowIsWrong", function()
+  local n = 1024
+  local exact = {}
+  for i = 1, 2 do exact[i] = check.numbers({ n, n }, i, "cpu", torch.float32) end
+  local function tf32(x) return (x:view(torch.int32):bitwise_and(-8192)):view(torch.float32) end
+  local function bf16(x) return x:bfloat16() end
+  for _, case in ipairs {
+    { 2 ^ -9, bf16, function(a, b) return bf16(torch.matmul(a:float(), b:float())) end },
+    { 2 ^ -10, tf32, torch.matmul, exact }, -- cut off, which is twice as far as rounded
+  } do
+    local a, b = case[2](exact[1]), case[2](exact[2])
+    local c = case[3](a, b)
+    local from = case[4] or { a, b }
+    t.equal(check.product_problem(from[1], from[2], c, case[1]), nil)
+    t.truthy(check.product_problem(from[1], from[2], torch.zeros_like(c), case[1]))
+    c[n - 1]:zero_()
+    t.truthy(check.product_problem(from[1], from[2], c, case[1]))
+  end
+end)
+
+t.test("NumbersLookRandom", function()
+  local x = check.numbers({ 256, 256 }, 1, "cpu", torch.float64)
+  t.truthy(math.abs(x:mean():item()) < 0.01 and math.abs(x:var():item() - 1 / 12) < 0.002)
+  t.truthy(x:min():item() >= -0.5 and x:max():item() < 0.5)
+  -- A product of independent numbers has elements of n^0.5 / 12.
+  local c = torch.matmul(x, check.numbers({ 256, 256 }, 2, "cpu", torch.float64))
+  t.truthy(math.abs(c:std():item() - 16 / 12) < 0.1)
 end)
 
 t.test("BadOptionsAreErrors", function()

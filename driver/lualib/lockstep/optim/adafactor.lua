@@ -37,7 +37,7 @@ M.moments = function() return {} end
 
 --- For a matrix, or a batch of them, the means of squares by row and by column; else the squares.
 M.own_state = function(p, policy)
-  if p:dim() < 2 then return { variance = precision.new_moment(p, policy) } end
+  if p:dim() < 2 or p:numel() == 0 then return { variance = precision.new_moment(p, policy) } end
   return { row_var = precision.new_moment(p:narrow(-1, 0, 1), policy),
     col_var = precision.new_moment(p:narrow(-2, 0, 1), policy) }
 end

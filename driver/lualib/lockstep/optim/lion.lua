@@ -24,7 +24,10 @@ M.moments = function() return { "exp_avg" } end
 M.update = function(bucket, group, lr)
   local exp_avg = bucket.moments.exp_avg
   local updates = torch._foreach_lerp(bucket.grads, exp_avg, group.betas[1])
+  -- sign(NaN) is 0: a weight would stay where it is for ever, and nothing would tell.
+  local nans = torch._foreach_mul(updates, 0)
   torch._foreach_sign_(updates)
+  torch._foreach_add_(updates, nans)
   torch._foreach_mul_(updates, lr)
   if group.weight_decay ~= 0 then torch._foreach_mul_(bucket.params, 1 - lr * group.weight_decay) end
   torch._foreach_sub_(bucket.params, updates)
