@@ -2,7 +2,6 @@
 
 local dist = require "lockstep.distributed"
 local log = require "lockstep.log"
-local models = require "lockstep.models"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local sharding = require "lockstep.sharding"
@@ -39,6 +38,7 @@ function M.exact_answers(model, net, opts)
     own[#own + 1], prompts[#prompts + 1] = questions[i], o.encode(questions[i], true)
   end
   net:eval()
+  local models = require "lockstep.models" -- which requires this part
   local answers = model:full(models.answers, net, o.tokenizer, prompts, { max_new_tokens = o.max_new_tokens, seed = 1 })
   net:train()
   for i, answer in ipairs(answers) do
