@@ -107,7 +107,7 @@ int RunRank(const Arguments& arguments) {
   auto connected = SocketCollective::Connect(rank, arguments.ranks, "127.0.0.1", exchange,
                                              absl::Seconds(300), {}, arguments.most_at_once);
   if (!connected.ok()) {
-    Report(rank, connected.status().message().data());
+    Report(rank, std::string(connected.status().message()));
     return 1;
   }
   Report(rank, "met");

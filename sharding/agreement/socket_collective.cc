@@ -110,6 +110,21 @@ absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text) {
 
 constexpr size_t kHelloSize = sizeof(uint64_t) + sizeof(int32_t);  // token, rank
 
+// The positions that a rank is connected to, ascending. Without rounds, all others.
+std::vector<int> NeighboursOf(int rank, int size, size_t rounds) {
+  std::set<int> neighbours;
+  if (rounds == 0) {
+    for (int other = 0; other < size; ++other) neighbours.insert(other);
+  }
+  for (size_t round = 0; round < rounds; ++round) {
+    const int step = 1 << round;
+    neighbours.insert((rank + step) % size);
+    neighbours.insert((rank - step + size) % size);
+  }
+  neighbours.erase(rank);
+  return {neighbours.begin(), neighbours.end()};
+}
+
 }  // namespace
 
 // --- Meeting -------------------------------------------------------------------------------------
@@ -191,20 +206,6 @@ absl::StatusOr<SocketCollective::Socket> SocketCollective::Dial(const std::strin
   getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
   if (error != 0) return absl::UnavailableError(std::strerror(error));
   return socket;
-}
-
-std::vector<int> SocketCollective::NeighboursOf(int rank, int size, size_t rounds) {
-  std::set<int> neighbours;
-  if (rounds == 0) {
-    for (int other = 0; other < size; ++other) neighbours.insert(other);
-  }
-  for (size_t round = 0; round < rounds; ++round) {
-    const int step = 1 << round;
-    neighbours.insert((rank + step) % size);
-    neighbours.insert((rank - step + size) % size);
-  }
-  neighbours.erase(rank);
-  return {neighbours.begin(), neighbours.end()};
 }
 
 // Each rank calls those before it and answers those after it.

@@ -170,8 +170,6 @@ class SocketCollective : public Collective {
   class Gathering;
   class Crossing;
 
-  // The positions that a rank is connected to, ascending.
-  static std::vector<int> NeighboursOf(int rank, int size, size_t rounds);
   static absl::StatusOr<Socket> Listen(const std::string& address, std::string& endpoint);
   static absl::StatusOr<Socket> Dial(const std::string& endpoint, const Deadline& deadline);
   absl::Status Meet(const Socket& listener, const std::string& own,

@@ -81,25 +81,26 @@ void SocketCollective::State::Advance(int64_t number, Spread& spread) {
 absl::Status SocketCollective::State::AwaitRounds(int64_t number) {
   const Deadline deadline(timeout), last(timeout + kPatience);
   const Spread& spread = spreads.at(number);
+  std::vector<Peer*> open;  // connections
+  for (const int each : neighbours) open.push_back(&peers[static_cast<size_t>(each)]);
+  std::vector<pollfd> wanted(open.size(), {-1, 0, POLLIN});  // something may have come before
   for (;;) {
-    for (const int each : neighbours) {
-      Peer& peer = peers[static_cast<size_t>(each)];
-      Send(peer);
-      if (!peer.closed) Receive(peer);
+    for (size_t i = 0; i < open.size(); ++i) {
+      Send(*open[i]);
+      if (wanted[i].revents != 0) Receive(*open[i]);
     }
     for (auto& [each, other] : spreads) Advance(each, other);
     if (!failure.ok() && number >= failed) return failure;
     const bool missing = spread.round < rounds;
     const size_t awaited = missing ? Behind(spread.round) : 0;
     if (missing && peers[awaited].closed) return Fail(number, Lost(awaited));
-    std::vector<pollfd> wanted;
+    std::erase_if(open, [](const Peer* peer) { return peer->closed; });
+    wanted.clear();
     bool sends = false;
-    for (const int each : neighbours) {
-      const Peer& peer = peers[static_cast<size_t>(each)];
-      if (peer.closed) continue;
-      sends |= !peer.outgoing.empty();
-      wanted.push_back({peer.socket.fd(),
-                        static_cast<short>(POLLIN | (peer.outgoing.empty() ? 0 : POLLOUT)), 0});
+    for (const Peer* peer : open) {
+      sends |= !peer->outgoing.empty();
+      wanted.push_back({peer->socket.fd(),
+                        static_cast<short>(POLLIN | (peer->outgoing.empty() ? 0 : POLLOUT)), 0});
     }
     if (!missing && !sends) return absl::OkStatus();
     const bool is_direct = missing && spread.round == 0;

@@ -37,8 +37,10 @@ end
 --- steps. Collective.
 ---@return string?
 function M.after_step()
-  local factor, now = core.evict_slow(), watching.work_clocks()
-  if not factor or #now < 2 then return nil end
+  local factor = core.evict_slow()
+  if not factor then return nil end
+  local now = watching.work_clocks()
+  if #now < 2 then return nil end
   if not clocks then
     clocks = now
     return nil
