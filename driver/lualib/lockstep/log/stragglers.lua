@@ -11,8 +11,23 @@ local NOTABLE_SECONDS = 0.005
 
 ---@class log.Straggler
 ---@field rank integer the rank that worked longest
----@field late_s number how much longer than the median rank (of an even number, the lower of the two in the middle)
+---@field late_s number how much longer than the median rank
 ---@field is_notable boolean whether the step line names it
+
+--- Returns the rank that worked longest and what the median rank worked. Of an even number the median is the lower of
+--- the two in the middle, so that one of two ranks stands out.
+---@param seconds number[] by rank
+---@return integer rank
+---@return number median
+function M.slowest(seconds)
+  local slowest, sorted = 1, {}
+  for i, own in ipairs(seconds) do
+    if own > seconds[slowest] then slowest = i end
+    sorted[i] = own
+  end
+  table.sort(sorted)
+  return slowest - 1, sorted[math.floor((#sorted + 1) / 2)]
+end
 
 --- Returns the rank that worked longest between the newest agreement at the last call and the newest one now. Returns
 --- nil for one rank, and if the ranks have not agreed on anything since the last call.
@@ -20,15 +35,11 @@ local NOTABLE_SECONDS = 0.005
 function M.take()
   local seconds = watching.work_of_ranks()
   if not seconds or #seconds < 2 then return nil end
-  local slowest, sorted = 1, {}
-  for i, own in ipairs(seconds) do
-    if own > seconds[slowest] then slowest = i end
-    sorted[i] = own
-  end
-  table.sort(sorted)
-  local late = seconds[slowest] - sorted[math.floor((#sorted + 1) / 2)]
-  return { rank = slowest - 1, late_s = late,
-    is_notable = late >= NOTABLE_SECONDS and late >= NOTABLE_SHARE * seconds[slowest] }
+  local rank, median = M.slowest(seconds)
+  local longest = seconds[rank + 1]
+  local late = longest - median
+  return { rank = rank, late_s = late,
+    is_notable = late >= NOTABLE_SECONDS and late >= NOTABLE_SHARE * longest }
 end
 
 --- Formats it for the step line: "slowest rank 3 +24 ms".

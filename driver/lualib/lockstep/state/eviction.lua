@@ -4,6 +4,7 @@
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local plain = require "lockstep.plain"
+local stragglers = require "lockstep.log.stragglers"
 local watching = require "lockstep.core.watching"
 
 local M = {}
@@ -17,20 +18,15 @@ local clocks, steps
 function M.begin_loop() clocks, steps = nil, 0 end
 
 --- Returns the rank that worked more than `factor` times as long as the median, and how many times; nil where there is
---- none. Of an even number the median is the lower of the two in the middle, so that one of two ranks stands out.
+--- none.
 ---@param seconds number[] by rank
 ---@param factor number
 ---@return integer? rank
 ---@return number? ratio
 function M.slow_rank(seconds, factor)
-  local slowest, sorted = 1, {}
-  for i, own in ipairs(seconds) do
-    if own > seconds[slowest] then slowest = i end
-    sorted[i] = own
-  end
-  table.sort(sorted)
-  local median = sorted[math.floor((#sorted + 1) / 2)]
-  if seconds[slowest] > factor * median then return slowest - 1, seconds[slowest] / median end
+  local rank, median = stragglers.slowest(seconds)
+  local longest = seconds[rank + 1]
+  if longest > factor * median then return rank, longest / median end
 end
 
 --- Call it between two steps, after the ranks have agreed. Returns what is wrong once a rank was slow for M.STEPS
