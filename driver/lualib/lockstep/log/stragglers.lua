@@ -14,7 +14,7 @@ local NOTABLE_SECONDS = 0.005
 ---@field late_s number how much longer than the median rank
 ---@field is_notable boolean whether the step line names it
 
---- Returns the rank that worked longest and what the median rank worked. Of an even number the median is the lower of
+--- Returns the rank that worked longest, and the work of the median rank. The median of an even number is the lower of
 --- the two in the middle, so that one of two ranks stands out.
 ---@param seconds number[] by rank
 ---@return integer rank

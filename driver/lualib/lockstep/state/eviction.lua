@@ -14,11 +14,11 @@ M.STEPS = 100
 
 local clocks, steps
 
---- Begins to count anew. A loop calls it at its start.
+--- Starts the count of steps again. A loop calls it at its start.
 function M.begin_loop() clocks, steps = nil, 0 end
 
---- Returns the rank that worked more than `factor` times as long as the median, and how many times; nil where there is
---- none.
+--- Returns the rank that worked more than `factor` times as long as the median, and how many times; nil if no rank
+--- did.
 ---@param seconds number[] by rank
 ---@param factor number
 ---@return integer? rank
