@@ -15,7 +15,9 @@ local M = {
   dataset = require "lockstep.sharding.dataset",
   evaluate = require "lockstep.sharding.loops.evaluate",
   fully_shard = require("lockstep.sharding.fully_shard").fully_shard,
+  grid = require("lockstep.sharding.grid").grid,
   pack = require "lockstep.sharding.pack",
+  parallelize = require("lockstep.sharding.parallelize").parallelize,
   tensor_parallel = require("lockstep.sharding.tensor_parallel").tensor_parallel,
   weighted_mean = require("lockstep.sharding.loops.means").weighted_mean,
 }
