@@ -4,8 +4,8 @@
 ---     own.counts                                   -- { 7, 6 } tokens
 ---     ids:index_select(0, own:index(0))            -- rank 0's tokens
 ---
---- A causal document is most expensive at its end, so equal chunks are not equal work: the last of 8 ranks has twice the
---- mean. A balanced table cuts each document into 2 pieces a rank, and gives each rank a piece of the first half and the
+--- A causal document is most expensive at its end, so equal chunks are not equal work: the last of 8 ranks has twice
+--- the mean. A balanced table cuts each document into 2 pieces a rank. A rank gets one of the first half and the
 --- mirrored one of the second half (zigzag; Megatron-LM, ring-flash-attention). The pieces of a document need not be
 --- equal: tokens that are left go to the ranks that have the fewest, so no document is padded.
 
@@ -91,8 +91,8 @@ end
 --- Gives each rank its two pieces of one document.
 ---
 --- Two orders of the ranks decide. Tokens that the pieces do not divide into go to the ranks with the fewest tokens, so
---- numbers of tokens differ by at most 1. The rank with the least work gets the outermost pieces: an additional token at
---- the end of the document is the most expensive one.
+--- numbers of tokens differ by at most 1. The rank with the least work gets the outermost pieces: another token at the
+--- end of the document is the most expensive one.
 local function deal(self, document, length)
   local size = self.size
   local base = math.floor(length / (2 * size))

@@ -48,7 +48,7 @@ t.test("EveryTokenIsOnOneRank", function()
     for _, size in ipairs { 1, 2, 3, 4, 8 } do
       local own = chunk_table.balanced(seq_lens, size)
       check_complete(own, seq_lens)
-      t.truthy(math.max(unpack(own.counts)) - math.min(unpack(own.counts)) <= 1, "numbers of tokens differ by 1 at most")
+      t.truthy(math.max(unpack(own.counts)) - math.min(unpack(own.counts)) <= 1, "tokens differ by 1 at most")
       t.truthy(own.padding < size)
       local divisible = { 7 * size, 5 * size - 3, 3 }
       check_complete(chunk_table.contiguous(divisible, size), divisible)
