@@ -34,7 +34,7 @@ M.CONFIGS = {
     video_token_id = 58, tie_word_embeddings = false,
     text_config = with { num_key_value_heads = 4, num_hidden_layers = 3, rope_theta = 5000,
       rope_parameters = { rope_type = "default", mrope_section = { 2, 1, 1 }, mrope_interleaved = true } },
-    vision_config = { depth = 2, hidden_size = 12, intermediate_size = 20, num_heads = 2, patch_size = 2,
+    vision_config = { depth = 2, hidden_size = 16, intermediate_size = 20, num_heads = 2, patch_size = 2,
       temporal_patch_size = 2, in_channels = 3, spatial_merge_size = 2, out_hidden_size = 16,
       num_position_embeddings = 16, deepstack_visual_indexes = { 0, 1 }, hidden_act = "gelu_pytorch_tanh" } },
 }
@@ -51,7 +51,10 @@ function M.build(form, seed)
 end
 
 --- A micro-batch: two sequences of 16 tokens together; for models of pictures one sequence has one.
-local function new_batch(form, generator_seed)
+---@param form string
+---@param generator_seed integer
+---@return models.Batch
+function M.new_batch(form, generator_seed)
   torch.manual_seed(generator_seed)
   local first = 3 + torch.randint(9, {}):item()
   local batch = { input_ids = torch.randint(56, { 16 }), seq_lens = { first, 16 - first },
@@ -71,7 +74,7 @@ function M.batches(form, seed, step, rows, micro_steps)
   local all = {}
   for row = 1, rows do
     all[row] = {}
-    for i = 1, micro_steps do all[row][i] = new_batch(form, ((seed * 10 + step) * 100 + row) * 10 + i) end
+    for i = 1, micro_steps do all[row][i] = M.new_batch(form, ((seed * 10 + step) * 100 + row) * 10 + i) end
   end
   return all
 end
