@@ -457,6 +457,7 @@ local function outline(net, opts, dtype_of, device)
     local meta = found.tensors[name]
     made[meta] = torch.zeros(meta.shape, { dtype = dtype_of(name), device = device })
   end
+  for meta, tensor in pairs(made) do splits.move(meta, tensor) end
   for _, place in ipairs(nn.parameter_places(net)) do
     place.fields[place.name] = made[place.tensor]:requires_grad_(true)
   end

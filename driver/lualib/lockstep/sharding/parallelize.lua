@@ -63,17 +63,20 @@ local function read_options(grid, given)
   check_choice("order", o.order, { "1f1b", "interleaved", "all_forwards_first" })
   check(o.chunks >= 1 and o.chunks % 1 == 0, "chunks must be a whole number of at least 1, not %s", o.chunks)
   for name, axis in pairs(OF_AXIS) do
-    if grid[axis] == 1 then options.note_unused("sharding.parallelize", given, { name }, "where " .. axis .. " is 1") end
+    local reason = ("where %s is 1"):format(axis)
+    if grid[axis] == 1 then options.note_unused("sharding.parallelize", given, { name }, reason) end
   end
   return o
 end
 
 --- What each axis does to the net, in the order in which they run: each sees what those before have made of it. An axis
 --- that is not here is an error where a grid has more than one rank on it.
----@type {axis: string, apply: fun(net: nn.Module, grid: sharding.Grid, o: sharding.ParallelOptions)}[]
+--- `has_values` is false for a net without memory, on "meta".
+---@type {axis: string, apply: fun(net: nn.Module, grid: sharding.Grid, o: table, has_values: boolean)}[]
 local STEPS = {
-  { axis = "tp", apply = function(net, grid, o)
-    tensor_parallel.tensor_parallel(net, { group = grid:group "tp", plan = o.plan, sequence = o.sequence })
+  { axis = "tp", apply = function(net, grid, o, has_values)
+    local split = has_values and tensor_parallel.tensor_parallel or tensor_parallel.on_meta
+    split(net, { group = grid:group "tp", plan = o.plan, sequence = o.sequence })
   end },
   { axis = "cp", apply = function(net, grid, o)
     context.attach("sharding.parallelize", net, members_of("sharding.parallelize", "cp", grid:group "cp"), o.cp)
@@ -90,13 +93,23 @@ local function check_axes(grid)
   end
 end
 
---- Shares the net out along dp x cp, or replicates it.
-local function share(net, grid, o)
-  local group = grid:group "dp_cp"
-  if o.fully_shard then
-    return fully_shard.fully_shard(net, plain.copy(o.fully_shard, { group = group, replicas = grid.replicas }))
+--- Checks the arguments, and applies the steps. Returns the options of fully_shard, or nil and those of data_parallel.
+local function prepare(net, grid, opts, has_values)
+  check(nn.is_module(net), "expected a module, not a %s", type(net))
+  if not grids.is_one(grid) then
+    core.raise(CALLER .. "expected what sharding.grid returned, not "
+      .. (type(grid) == "table" and "a table; write sharding.parallelize(net, sharding.grid { tp = 2 })"
+        or "a " .. type(grid)))
   end
-  return data_parallel.data_parallel(net, plain.copy(o.data_parallel or {}, { group = group }))
+  local o = read_options(grid, opts)
+  check_axes(grid)
+  if o.checkpoint ~= nil then net.checkpoint = o.checkpoint end
+  for _, step in ipairs(STEPS) do
+    if grid[step.axis] > 1 then step.apply(net, grid, o, has_values) end
+  end
+  local group = grid:group "dp_cp"
+  if o.fully_shard then return plain.copy(o.fully_shard, { group = group, replicas = grid.replicas }) end
+  return nil, plain.copy(o.data_parallel or {}, { group = group })
 end
 
 --- Puts a model on a grid of ranks: splits its layers over tp, and shares the parts out along dp x cp with
@@ -124,23 +137,26 @@ end
 ---@param opts sharding.ParallelOptions?
 ---@return sharding.FullyShard|sharding.DataParallel
 local function parallelize(net, grid, opts)
-  check(nn.is_module(net), "expected a module, not a %s", type(net))
-  if not grids.is_one(grid) then
-    core.raise(CALLER .. "expected what sharding.grid returned, not "
-      .. (type(grid) == "table" and "a table; write sharding.parallelize(net, sharding.grid { tp = 2 })"
-        or "a " .. type(grid)))
-  end
-  local o = read_options(grid, opts)
-  check_axes(grid)
-  if o.checkpoint ~= nil then net.checkpoint = o.checkpoint end
-  for _, step in ipairs(STEPS) do
-    if grid[step.axis] > 1 then step.apply(net, grid, o) end
-  end
-  local model = share(net, grid, o)
+  local shards, replicas = prepare(net, grid, opts, true)
+  local model = shards and fully_shard.fully_shard(net, shards) or data_parallel.data_parallel(net, replicas)
   grids.note(model, grid)
   return model
 end
 
 M.parallelize = agreement.counted(parallelize)
+
+--- Does the same to a net that nn.parameter.on_meta built. `fill(shards)` gives it values, and returns the model of
+--- fully_shard with the options `shards`, or nothing where they are nil.
+---@param net nn.Module
+---@param grid sharding.Grid
+---@param opts sharding.ParallelOptions?
+---@param fill fun(shards: sharding.FullyShardOptions?): sharding.FullyShard?
+---@return sharding.FullyShard|sharding.DataParallel
+function M.on_meta(net, grid, opts, fill)
+  local shards, replicas = prepare(net, grid, opts, false)
+  local model = fill(shards) or data_parallel.data_parallel(net, replicas)
+  grids.note(model, grid)
+  return model
+end
 
 return M

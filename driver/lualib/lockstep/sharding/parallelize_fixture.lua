@@ -123,13 +123,22 @@ function M.train_alone(form, seed, rows, steps)
   return losses, norms, model, optimizer
 end
 
---- Trains on a grid.
----@param o {form: string, seed: integer, sync: string?, steps: integer?, first: integer?, clip: "model"|"step"|nil}
+--- Returns the micro-batches of a dp row of the grid, of those of all rows.
+local function own_batches(all, grid)
+  local own = {}
+  for row = grid:rank "dp" + 1, #all, grid.dp do
+    for _, batch in ipairs(all[row]) do own[#own + 1] = batch end
+  end
+  return own
+end
+
+--- Trains on a grid, in steps `first` to `steps`. `rows`: of the data, a multiple of grid.dp, their default.
+---@param o table {form: string, seed: integer, sync: string?, clip: string?, rows: integer?, first: integer?, ...}
 function M.train(model, optimizer, grid, o)
   local losses, norms = {}, {}
   for step = o.first or 1, o.steps or STEPS do
-    local batches = M.batches(o.form, o.seed, step, grid.dp, MICRO_STEPS)
-    local loss = sharding.accumulate(model, batches[grid:rank "dp" + 1], M.count(batches), function(batch)
+    local batches = M.batches(o.form, o.seed, step, o.rows or grid.dp, MICRO_STEPS)
+    local loss = sharding.accumulate(model, own_batches(batches, grid), M.count(batches), function(batch)
       return model(batch, "loss")
     end, { sync = o.sync })
     losses[#losses + 1] = loss:item()
