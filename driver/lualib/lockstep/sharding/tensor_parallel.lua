@@ -19,19 +19,33 @@ local CALLER = "sharding.tensor_parallel: "
 local function fail(message, ...) core.raise(CALLER .. message:format(...)) end
 local function check(holds, message, ...) if not holds then fail(message, ...) end end
 
+--- The ranks that hold the same part as this one.
+local function same_part(owner, copies)
+  owner.same_part = owner.same_part or {}
+  if not owner.same_part[copies] then
+    local ranks, first = {}, owner.rank - owner.rank % copies
+    for i = 1, copies do ranks[i] = owner.ranks[first + i] end
+    owner.same_part[copies] = { group = dist.group { ranks = ranks }, ranks = ranks }
+  end
+  return owner.same_part[copies]
+end
+
 --- Makes a parameter this rank's part of it, in memory of its own. It stays the same tensor, also for an optimizer that
 --- was made before.
 local function cut(p, dim, one, owner)
+  local copies = one.copies or 1
   local total = p:size(dim)
-  local most = math.ceil(total / owner.size)
-  local start = most * owner.rank
-  local part = p:detach():narrow(dim, start, math.min(most, total - start)):contiguous():clone()
+  local most = splits.largest_part(total, owner.size, copies)
+  local split = { owner = owner, dim = dim, total = total, start = most * math.floor(owner.rank / copies),
+    kind = one.kind, copies = one.copies }
+  local part = splits.own(p:detach(), split):contiguous():clone()
   p.grad = nil
   -- Autograd forgets the old shape, which a graph of an earlier pass keeps, with the dtype alone.
   p:set_data(torch.empty({ 0 }, { dtype = p.dtype == torch.float64 and torch.float32 or torch.float64,
     device = p.device }))
   p:set_data(part)
-  splits.note(p, { owner = owner, dim = dim, total = total, start = start, kind = one.kind })
+  splits.note(p, split)
+  if copies > 1 then splits.sum_parameter(same_part(owner, copies), p) end
 end
 
 --- Classes that draw no random numbers.
@@ -76,12 +90,50 @@ end
 --- Sums the gradients of those weights over the ranks, also of frozen ones, which may be trained later.
 local function sum_partial_gradients(model, partial, owner)
   for _, p in ipairs(model:parameters()) do
-    if partial[p] then
-      local was_trained = p.requires_grad
-      splits.sum_gradient(owner, p:requires_grad_(true))
-      p:requires_grad_(was_trained)
+    if partial[p] then splits.sum_parameter(owner, p) end
+  end
+end
+
+--- Splits the layers. `has_values`: parameters get the values of the group's first rank.
+local function split(model, opts, has_values)
+  plain.check(nn.is_module(model), "%sexpected a module, not a %s; call it before data_parallel", CALLER, type(model))
+  if data_parallel.has_replicas(model) or fully_shard.is_sharded(model) then
+    core.raise(CALLER .. "the module has been given to sharding.data_parallel or fully_shard, which would not learn of "
+      .. "the parts; call this before data_parallel")
+  end
+  local o = options.read("sharding.tensor_parallel", opts,
+    { group = options.optional, plan = options.optional, sequence = false })
+  local own_plan = type(model.tensor_plan) == "function" and model:tensor_plan() or nil
+  check(o.plan == nil or type(o.plan) == "table",
+    'plan must be a table of names and kinds, such as { ["layers.*.up"] = "column" }, not a %s', type(o.plan))
+  local plan = o.plan or own_plan
+  check(plan, '%s has no plan of its own; give one: plan = { ["layers.*.up"] = "column", ["layers.*.down"] = "row" }',
+    model.class_name)
+  local owner = members_of("sharding.tensor_parallel", "group", o.group)
+  local size = owner.size
+  owner.sequence = o.sequence and size > 1 ---@cast owner nn.SplitGroup
+  local has_own_plan = tensor_plan.parts_with_own_plan(model)
+  local found, owners = tensor_plan.find(model, plan, o.plan == nil), tensor_plan.count_owners(model)
+  tensor_plan.check_heads(model, found, size)
+  for _, one in ipairs(found) do tensor_plan.check_module(one, size, owners, has_own_plan(one.name)) end
+  if owner.sequence then tensor_plan.check_sequence(model, found) end
+  if size == 1 then return model end
+  local partial = tensor_plan.find_partial(model, found, owner.sequence)
+  for _, p in ipairs(has_values and model:parameters() or {}) do
+    dist.broadcast(p:detach(), owner.ranks[1], { group = o.group })
+  end
+  for _, buffer in model:named_buffers() do dist.broadcast(buffer, owner.ranks[1], { group = o.group }) end
+  if owner.sequence and not own_plan then owner.shares = {} end
+  for _, one in ipairs(found) do
+    if tensor_plan.splits_weights(one.kind) then
+      split_layer(one, owner, not has_own_plan(one.name))
+    elseif not one.is_again then
+      wrap(one, owner)
     end
   end
+  sum_partial_gradients(model, partial, owner)
+  splits.note_model(model, owner)
+  return model
 end
 
 --- Splits layers of a model over the ranks of a group, in place, and returns the model. All ranks of the group give it
@@ -111,48 +163,20 @@ end
 --- optim.clip_grad_norm computes the norm over the ranks, models.save writes whole weights. Replicas: data_parallel in
 --- a group of ranks that have the same parts.
 ---
+--- Where a model has fewer heads of keys and values than the group has ranks, consecutive ranks hold the same head, and
+--- sum its gradients.
+---
 --- Collective: every rank of `group` calls this with the same model and options. Source: Megatron-LM (arXiv 1909.08053,
 --- 2205.05198).
 ---@param model nn.Module
 ---@param opts {group: dist.Group?, plan: table<string, string>?, sequence: boolean?}?
 ---@return nn.Module model
-function M.tensor_parallel(model, opts)
-  plain.check(nn.is_module(model), "%sexpected a module, not a %s; call it before data_parallel", CALLER, type(model))
-  if data_parallel.has_replicas(model) or fully_shard.is_sharded(model) then
-    core.raise(CALLER .. "the module has been given to sharding.data_parallel or fully_shard, which would not learn of "
-      .. "the parts; call this before data_parallel")
-  end
-  local o = options.read("sharding.tensor_parallel", opts,
-    { group = options.optional, plan = options.optional, sequence = false })
-  local own_plan = type(model.tensor_plan) == "function" and model:tensor_plan() or nil
-  check(o.plan == nil or type(o.plan) == "table",
-    'plan must be a table of names and kinds, such as { ["layers.*.up"] = "column" }, not a %s', type(o.plan))
-  local plan = o.plan or own_plan
-  check(plan, '%s has no plan of its own; give one: plan = { ["layers.*.up"] = "column", ["layers.*.down"] = "row" }',
-    model.class_name)
-  local owner = members_of("sharding.tensor_parallel", "group", o.group)
-  local size = owner.size
-  owner.sequence = o.sequence and size > 1 ---@cast owner nn.SplitGroup
-  local has_own_plan = tensor_plan.parts_with_own_plan(model)
-  local found, owners = tensor_plan.find(model, plan, o.plan == nil), tensor_plan.count_owners(model)
-  tensor_plan.check_heads(model, found, size)
-  for _, one in ipairs(found) do tensor_plan.check_module(one, size, owners, has_own_plan(one.name)) end
-  if owner.sequence then tensor_plan.check_sequence(model, found) end
-  if size == 1 then return model end
-  local partial = tensor_plan.find_partial(model, found, owner.sequence)
-  for _, p in ipairs(model:parameters()) do dist.broadcast(p:detach(), owner.ranks[1], { group = o.group }) end
-  for _, buffer in model:named_buffers() do dist.broadcast(buffer, owner.ranks[1], { group = o.group }) end
-  if owner.sequence and not own_plan then owner.shares = {} end
-  for _, one in ipairs(found) do
-    if tensor_plan.splits_weights(one.kind) then
-      split_layer(one, owner, not has_own_plan(one.name))
-    elseif not one.is_again then
-      wrap(one, owner)
-    end
-  end
-  sum_partial_gradients(model, partial, owner)
-  splits.note_model(model, owner)
-  return model
-end
+function M.tensor_parallel(model, opts) return split(model, opts, true) end
+
+--- Does the same to a model that nn.parameter.on_meta built.
+---@param model nn.Module
+---@param opts {group: dist.Group?, plan: table<string, string>?, sequence: boolean?}?
+---@return nn.Module model
+function M.on_meta(model, opts) return split(model, opts, false) end
 
 return M
