@@ -140,8 +140,13 @@ function dist.functional.reduce_scatter(x, options) end
 --- on `concat_dim`.
 ---
 ---     local heads = dist.functional.all_to_all(tokens, { split_dim = 1, concat_dim = 0 })
+---
+--- With counts it sends sent[i] rows of dimension 0 to the group's rank i - 1, and returns the rows that arrive in the
+--- group's order, received[i] of each rank. Counts may be 0; received[i] is what that rank sends here.
+---
+---     local rows = dist.functional.all_to_all(x, { sent = { 2, 0 }, received = { 1, 3 } })
 ---@param x torch.Tensor
----@param options {split_dim: integer, concat_dim: integer, group: dist.Group?}
+---@param options {split_dim: integer?, concat_dim: integer?, sent: integer[]?, received: integer[]?, group: dist.Group?}
 ---@return torch.Tensor
 function dist.functional.all_to_all(x, options) end
 
