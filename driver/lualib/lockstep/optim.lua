@@ -151,12 +151,7 @@ function M.clip_grad_norm(params, max_norm, opts)
   fully_shard.check_spans("optim.clip_grad_norm", params)
   local sharded = fully_shard.model_of_all(params)
   if sharded then return sharded:clip_grad_norm(max_norm, { p = p_norm }) end
-  return torch.no_grad(function()
-    local grads = clipping.gradients("optim.clip_grad_norm", params)
-    local norm, scale = clipping.norm(params, grads, max_norm, p_norm)
-    if scale then torch._foreach_mul_(grads, scale) end
-    return norm
-  end)
+  return clipping.clip("optim.clip_grad_norm", params, max_norm, p_norm)
 end
 
 return M

@@ -17,6 +17,7 @@ local M = {
   fully_shard = require("lockstep.sharding.fully_shard").fully_shard,
   grid = require("lockstep.sharding.grid").grid,
   pack = require "lockstep.sharding.pack",
+  parallelize = require("lockstep.sharding.parallelize").parallelize,
   propose = require "lockstep.sharding.propose",
   tensor_parallel = require("lockstep.sharding.tensor_parallel").tensor_parallel,
   weighted_mean = require("lockstep.sharding.loops.means").weighted_mean,

@@ -33,6 +33,7 @@ local M = {}
 ---@field total integer the whole size of this dimension
 ---@field start integer of this rank's part
 ---@field kind "column"|"row"|"vocabulary"
+---@field copies integer? consecutive ranks that hold the same part; 1 unless given
 
 --- The split of each parameter that is one.
 ---@type table<torch.Tensor, nn.Split>
@@ -45,6 +46,17 @@ function M.of(p) return splits[p] end
 ---@param p torch.Tensor
 ---@param split nn.Split
 function M.note(p, split) splits[p] = split end
+
+--- The ranks over which the gradient of each whole parameter is summed, because each rank's covers a part.
+local summed = setmetatable({}, { __mode = "k" })
+
+--- Lets another tensor take the place of a parameter: it is the same part, and its gradient is summed as before.
+---@param from torch.Tensor
+---@param to torch.Tensor
+function M.move(from, to)
+  splits[to] = splits[from]
+  if summed[from] then M.sum_parameter(summed[from], to) end
+end
 
 --- The ranks that hold the parts of a model's layers, by the model and each module in it.
 local owners = setmetatable({}, { __mode = "k" })
@@ -153,6 +165,16 @@ local function sum_gradient(owner, x)
 end
 M.sum_gradient = sum_gradient
 
+--- Sums the gradients of a parameter over the ranks in each backward, also of a frozen one, which may be trained later.
+---@param owner sharding.Members
+---@param p torch.Tensor
+function M.sum_parameter(owner, p)
+  local was_trained = p.requires_grad
+  sum_gradient(owner, p:requires_grad_(true))
+  p:requires_grad_(was_trained)
+  summed[p] = owner
+end
+
 --- The dimension of the tokens in [..., tokens, hidden].
 local function token_dim(x) return x:dim() - 2 end
 
@@ -210,8 +232,9 @@ local function leave(owner, x)
 end
 
 --- Puts the parts of all ranks behind one another on `dim`. Every rank goes on with the same values, so the gradient of
---- a rank's part is its part of the gradient. `largest`: the size of the largest part, where they differ.
-local function join(owner, x, dim, largest, total)
+--- a rank's part is its part of the gradient. `largest`: the size of the largest part, where they differ. `copies`: so
+--- many consecutive ranks have the same part, of which the first is taken.
+local function join(owner, x, dim, largest, total, copies)
   local own, padded = x, x:detach()
   if largest > x:size(dim) then
     local shape = {}
@@ -222,7 +245,12 @@ local function join(owner, x, dim, largest, total)
   local parts = dist.all_gather(padded:contiguous(), { group = owner.group })
   for i = 1, owner.size do
     local size = math.min(largest, total - (i - 1) * largest)
+    if copies then size = largest end
     parts[i] = i == owner.rank + 1 and own or parts[i]:narrow(dim, 0, size)
+  end
+  if copies then
+    for i = 1, owner.size / copies do parts[i] = parts[(i - 1) * copies + 1] end
+    for i = owner.size, owner.size / copies + 1, -1 do parts[i] = nil end
   end
   return torch.cat(parts, dim)
 end
@@ -290,15 +318,21 @@ function M.with_own_random(owner, fn, ...)
   end, fn, ...)
 end
 
---- The size of the largest part, which all but the last ranks have.
-local function largest_part(split) return math.ceil(split.total / split.owner.size) end
+--- Returns the size of the largest part, which all but the last ranks have.
+---@param total integer
+---@param size integer ranks
+---@param copies integer? consecutive ranks that hold the same part
+---@return integer
+function M.largest_part(total, size, copies) return math.ceil(total / (size / (copies or 1))) end
+
+local function largest_part(split) return M.largest_part(split.total, split.owner.size, split.copies) end
 
 --- Returns the whole of a tensor whose parts are split as `split` says. Collective.
 ---@param part torch.Tensor of a parameter, or of what an optimizer keeps of one
 ---@param split nn.Split
 ---@return torch.Tensor
 function M.whole(part, split)
-  return torch.no_grad(join, split.owner, part:detach(), split.dim, largest_part(split), split.total)
+  return torch.no_grad(join, split.owner, part:detach(), split.dim, largest_part(split), split.total, split.copies)
 end
 
 --- Returns the shape of that whole.
@@ -309,6 +343,19 @@ function M.whole_shape(part, split)
   local shape = { unpack(part.shape) }
   shape[split.dim + 1] = split.total
   return shape
+end
+
+--- Returns this rank's part of a whole tensor: a view.
+---@param whole torch.Tensor
+---@param split nn.Split
+---@param name string? of the parameter, for the error
+---@return torch.Tensor
+function M.own(whole, split, name)
+  if whole:dim() <= split.dim or whole:size(split.dim) ~= split.total then
+    core.raise(('"%s": a whole value has %d elements on dimension %d, which is split over ranks, got shape %s'):format(
+      name or "a tensor", split.total, split.dim, tostring(whole.shape)))
+  end
+  return whole:narrow(split.dim, split.start, math.min(largest_part(split), split.total - split.start))
 end
 
 -- Layers --------------------------------------------------------------------------------------------------
@@ -402,39 +449,6 @@ function M.cross_entropy(hidden, weight, labels, ignored, region, count)
       weight)
   end
   return sum, count or labels:ne(ignored):sum():item()
-end
-
--- Norms ---------------------------------------------------------------------------------------------------
-
---- Returns the norm of the gradients of some parameters over the ranks: parts of one weight count once each, whole
---- weights once. nil where no parameter is a part. Collective then.
----@param params torch.Tensor[]
----@param norm_of fun(grads: torch.Tensor[]): torch.Tensor
----@param p_norm number which norm it is; math.huge: the largest magnitude
----@return torch.Tensor?
-function M.gradient_norm(params, norm_of, p_norm)
-  local whole, parts, owner = {}, {}, nil
-  for _, p in ipairs(params) do
-    local split = splits[p]
-    if split then
-      if owner and owner ~= split.owner then
-        core.raise("optim.clip_grad_norm: the parameters are of two models of sharding.tensor_parallel; clip each "
-          .. "alone")
-      end
-      owner = split.owner
-    end
-    if p.grad then table.insert(split and parts or whole, p.grad) end
-  end
-  if not owner then return nil end
-  local device = params[1].device
-  local function norm_or_zero(grads)
-    return #grads > 0 and norm_of(grads) or torch.zeros({}, { device = device, dtype = torch.float32 })
-  end
-  if p_norm == math.huge then
-    return dist.all_reduce(torch.maximum(norm_or_zero(parts), norm_or_zero(whole)), "max", { group = owner.group })
-  end
-  local sum = dist.all_reduce(norm_or_zero(parts) ^ p_norm, "sum", { group = owner.group })
-  return (sum + norm_or_zero(whole) ^ p_norm) ^ (1 / p_norm)
 end
 
 return M

@@ -3,7 +3,7 @@
 local core = require "lockstep.core"
 local plain = require "lockstep.plain"
 local precision = require "lockstep.optim.precision"
-local splits = require "lockstep.nn.splits"
+local spread = require "lockstep.nn.spread"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -32,7 +32,8 @@ end
 
 --- Returns the joint norm of gradients, and the number to multiply them by so that it is at most `max_norm`. Both are
 --- scalar tensors, in float32 for gradients of lower precision. Reads each gradient once. Without gradients the norm is
---- 0, and there is no number. Collective where sharding.tensor_parallel has split a parameter. For torch.no_grad.
+--- 0, and there is no number. Collective where the elements of a parameter lie on several ranks (nn.spread). For
+--- torch.no_grad.
 ---@param params torch.Tensor[]
 ---@param grads torch.Tensor[] theirs
 ---@param max_norm number
@@ -40,7 +41,6 @@ end
 ---@return torch.Tensor norm
 ---@return torch.Tensor? scale
 function M.norm(params, grads, max_norm, p_norm)
-  if #grads == 0 then return torch.zeros({}) end
   local has_low, has_double = false, false
   for _, grad in ipairs(grads) do
     has_low = has_low or precision.is_low(grad)
@@ -51,8 +51,30 @@ function M.norm(params, grads, max_norm, p_norm)
   local function norm_of(list)
     return torch.linalg_vector_norm(torch.stack(torch._foreach_norm(list, p_norm, dtype)), p_norm)
   end
-  local norm = splits.gradient_norm(params, norm_of, p_norm) or norm_of(grads)
+  local norm = spread.gradient_norm(params, norm_of, p_norm)
+  if #grads == 0 then return norm or torch.zeros({}) end
+  if norm then
+    norm = norm:to { device = grads[1].device, dtype = has_double and torch.float64 or torch.float32 }
+  else
+    norm = norm_of(grads)
+  end
   return norm, torch.clamp(max_norm / (norm + 1e-6), { max = 1 })
+end
+
+--- Scales the gradients of parameters so that their joint norm is at most `max_norm`, and returns the norm before.
+--- Collective where M.norm is.
+---@param name string of the caller
+---@param params torch.Tensor[]
+---@param max_norm number
+---@param p_norm number
+---@return torch.Tensor
+function M.clip(name, params, max_norm, p_norm)
+  return torch.no_grad(function()
+    local grads = M.gradients(name, params)
+    local norm, scale = M.norm(params, grads, max_norm, p_norm)
+    if scale then torch._foreach_mul_(grads, scale) end
+    return norm
+  end)
 end
 
 return M

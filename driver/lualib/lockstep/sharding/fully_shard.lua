@@ -1,5 +1,6 @@
 --- sharding.fully_shard: a model whose parameters, gradients and optimizer state are shared out over ranks.
 
+local clipping = require "lockstep.optim.clipping"
 local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
 local data_parallel = require "lockstep.sharding.data_parallel"
@@ -7,6 +8,7 @@ local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
 local nn_parameter = require "lockstep.nn.parameter"
 local options = require "lockstep.options"
+local places = require "lockstep.sharding.places"
 local plain = require "lockstep.plain"
 local reshard = require "lockstep.sharding.reshard"
 local splits = require "lockstep.nn.splits"
@@ -54,15 +56,6 @@ function M.model_of_all(params, name)
   end
   return model
 end
-
---- Makes a parameter's parts whole, and other tensors that consist of such parts. Private to the library.
----@class sharding.Place
----@field name string of the parameter
----@field unit integer from 0
----@field shape integer[] of the whole parameter
----@field unit_parameters fun(): {name: string, shard: torch.Tensor}[] of the unit, in its order
----@field gather fun(pieces: torch.Tensor[]): table<string, torch.Tensor> whole tensors from parts. Collective.
----@field load fun(whole: torch.Tensor, into: torch.Tensor) copies this rank's part of a whole tensor
 
 --- Where a shard belongs; nil for other tensors.
 ---@param tensor torch.Tensor
@@ -145,20 +138,11 @@ end
 
 --- Notes where the shards of a unit belong.
 local function note_places(parts, index, unit)
-  local members, core_model = {}, parts.core
-  for i, named in ipairs(unit.parameters) do members[i] = { name = named[1], shard = parts.shards[named[1]] } end
-  for _, named in ipairs(unit.parameters) do
-    local name, shape = named[1], {}
-    for d = 0, named[2]:dim() - 1 do shape[d + 1] = named[2]:size(d) end
-    parts.places[name] = {
-      name = name, unit = index, shape = shape,
-      unit_parameters = function() return members end,
-      gather = function(pieces) return core_model:gather(index, pieces) end,
-      load = function(whole, into) core_model:load(name, whole, into) end,
-    }
-    place_of_shard[parts.shards[name]] = parts.places[name]
+  for name, place in pairs(places.of_unit(parts, index, unit)) do
+    parts.places[name] = place
+    place_of_shard[parts.shards[name]] = place
     model_of_shard[parts.shards[name]] = parts.model
-    shard_of_parameter[named[2]] = parts.shards[name]
+    shard_of_parameter[parts.tensors[name]] = parts.shards[name]
   end
 end
 
@@ -267,7 +251,11 @@ function FullyShard:no_sync(fn, ...) return self[PARTS].core:no_sync(fn, ...) en
 ---@return torch.Tensor
 function FullyShard:clip_grad_norm(max_norm, opts)
   local o = options.read("clip_grad_norm", opts, { p = 2 })
-  return self[PARTS].core:clip_grad_norm(max_norm, o.p)
+  local parts = self[PARTS]
+  if not parts.is_split then return parts.core:clip_grad_norm(max_norm, o.p) end
+  local params = {}
+  for name, shard in self:named_parameters() do params[#params + 1] = parts.places[name] and shard or nil end
+  return clipping.clip("clip_grad_norm", params, max_norm, o.p)
 end
 
 --- Calls fn(...) with the values of all parameters in the net. Changes in place that fn makes to parameters are kept;
@@ -283,12 +271,13 @@ function FullyShard:full(fn, ...) return self[PARTS].core:full(fn, ...) end
 function FullyShard:state_dict()
   local parts, state = self[PARTS], {}
   for i in ipairs(parts.units) do
-    for name, whole in pairs(parts.core:gather(i - 1)) do
+    for name, whole in pairs(places.gather(parts, i - 1)) do
       for _, alias in ipairs(parts.aliases[name]) do state[alias] = whole end
     end
   end
   for _, name in ipairs(parts.ignored) do
-    for _, alias in ipairs(parts.aliases[name]) do state[alias] = parts.shards[name]:detach() end
+    local whole = places.ignored(parts, name)
+    for _, alias in ipairs(parts.aliases[name]) do state[alias] = whole end
   end
   for name, buffer in parts.net:named_buffers() do state[name] = buffer end
   return state
@@ -298,12 +287,9 @@ end
 ---@param state table<string, torch.Tensor>
 function FullyShard:load_state_dict(state)
   local parts = self[PARTS]
-  nn_parameter.check_state("load_state_dict", state, parts.net:state_dict())
+  nn_parameter.check_state("load_state_dict", state, plain.copy(parts.net:state_dict(), places.outlines(parts)))
   torch.no_grad(function()
-    for _, unit in ipairs(parts.units) do
-      for _, named in ipairs(unit.parameters) do parts.core:load(named[1], state[named[1]]) end
-    end
-    for _, name in ipairs(parts.ignored) do parts.shards[name]:copy_(state[name]) end
+    for _, name in ipairs(parts.names) do places.load(parts, name, state[name]) end
     for name, buffer in parts.net:named_buffers() do buffer:copy_(state[name]) end
   end)
 end
@@ -385,8 +371,9 @@ end
 
 local function shard(net, opts, has_values)
   if not nn.is_module(net) then core.raise("sharding.fully_shard: expected a module, not a " .. type(net)) end
-  splits.refuse_module("sharding.fully_shard", net, "take data_parallel in groups of ranks with the same parts")
-  return build(net, read_options(opts), has_values)
+  local o = read_options(opts)
+  splits.check_same_parts("sharding.fully_shard", net, o.group)
+  return build(net, o, has_values)
 end
 
 --- The module inside of what fully_shard returned.

@@ -5,7 +5,6 @@ local core = require "lockstep.core"
 local disagreement = require "lockstep.sharding.disagreement"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
-local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -175,8 +174,8 @@ local function make_groups(grid)
 end
 
 --- Arranges all ranks of the run in a grid, and makes the process groups of its axes. tp varies fastest with the rank,
---- then cp, then dp, then pp: so ranks of one tp group are neighbours, on one machine. Experts are split over `ep` ranks
---- of dp x cp, which are consecutive there. dp is what is left of the world unless given.
+--- then cp, then dp, then pp: so ranks of one tp group are neighbours, on one machine. Experts are split over `ep`
+--- consecutive ranks of dp x cp. dp is what is left of the world unless given.
 ---
 ---     local grid = sharding.grid { tp = 2 }             -- of 8 ranks: dp 4
 ---     local model = sharding.parallelize(net, grid, { fully_shard = {} })
@@ -189,12 +188,24 @@ end
 local function grid_of(sizes)
   local grid = setmetatable(M.sizes(sizes, dist.world_size()), Grid)
   grid.groups = {}
-  local found = disagreement.gather(("tp %d, cp %d, ep %d, pp %d, dp %d, replicas %d"):format(grid.tp, grid.cp,
-    grid.ep, grid.pp, grid.dp, grid.replicas))
+  local text = "tp %d, cp %d, ep %d, pp %d, dp %d, replicas %d"
+  local found = disagreement.gather(text:format(grid.tp, grid.cp, grid.ep, grid.pp, grid.dp, grid.replicas))
   if found then fail("every rank must give the same sizes, got %s", found) end
   make_groups(grid)
   return grid
 end
+
+--- The grid of each model that sharding.parallelize has made.
+local grid_of_model = setmetatable({}, { __mode = "k" })
+
+---@param model any
+---@param grid sharding.Grid
+function M.note(model, grid) grid_of_model[model] = grid end
+
+--- Returns the grid of what sharding.parallelize returned; nil for other models.
+---@param model any
+---@return sharding.Grid?
+function M.of(model) return model ~= nil and grid_of_model[model] or nil end
 
 M.grid = agreement.counted(grid_of)
 

@@ -3,7 +3,9 @@
 
 local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
+local places = require "lockstep.sharding.places"
 local plain = require "lockstep.plain"
+local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -15,8 +17,8 @@ function M.whole_of(parts)
   local unit, values
   return function(name)
     local place = parts.places[name]
-    if not place then return parts.shards[name]:detach() end
-    if unit ~= place.unit then unit, values = place.unit, parts.core:gather(place.unit) end
+    if not place then return places.ignored(parts, name) end
+    if unit ~= place.unit then unit, values = place.unit, places.gather(parts, place.unit) end
     return values[name]
   end
 end
@@ -25,13 +27,7 @@ end
 ---@param parts table of a sharded model
 ---@param values table<string, torch.Tensor>
 function M.load_values(parts, values)
-  for name, value in pairs(values) do
-    if parts.places[name] then
-      parts.core:load(name, value)
-    else
-      torch.no_grad(function() parts.shards[name]:copy_(value) end)
-    end
-  end
+  for name, value in pairs(values) do places.load(parts, name, value) end
 end
 
 --- Puts a tensor with the place of one element in memory where each sharded parameter is.
@@ -39,9 +35,10 @@ local function put_outlines(parts)
   local outlines = {}
   for name, place in pairs(parts.places) do
     local strides, shard, tensor = {}, parts.shards[name], parts.tensors[name]
-    for d = 1, #place.shape do strides[d] = 0 end
-    outlines[tensor] = torch.empty_strided(place.shape, strides, { dtype = shard.dtype, device = tensor.device })
+    for d = 1, #place.unit_shape do strides[d] = 0 end
+    outlines[tensor] = torch.empty_strided(place.unit_shape, strides, { dtype = shard.dtype, device = tensor.device })
       :requires_grad_(shard.requires_grad)
+    splits.move(tensor, outlines[tensor])
   end
   for _, module in parts.net:named_modules() do
     local fields = nn.fields(module)
@@ -66,7 +63,13 @@ function M.change(old, change, build)
     end
   end
   local new = build(plain.copy({ units = old.given.units, ignore = old.given.ignore }, old.options))
-  M.load_values(new, values)
+  for name, value in pairs(values) do -- of this rank's part, where tensor_parallel has split the layer
+    if new.places[name] then
+      new.core:load(name, value)
+    else
+      torch.no_grad(function() new.shards[name]:copy_(value) end)
+    end
+  end
   for i = 1, #old.units do
     for name, value in pairs(old.core:gather(i - 1)) do
       if new.places[name] then new.core:load(name, value) end

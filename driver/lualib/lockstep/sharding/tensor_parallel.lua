@@ -76,11 +76,7 @@ end
 --- Sums the gradients of those weights over the ranks, also of frozen ones, which may be trained later.
 local function sum_partial_gradients(model, partial, owner)
   for _, p in ipairs(model:parameters()) do
-    if partial[p] then
-      local was_trained = p.requires_grad
-      splits.sum_gradient(owner, p:requires_grad_(true))
-      p:requires_grad_(was_trained)
-    end
+    if partial[p] then splits.sum_parameter(owner, p) end
   end
 end
 

@@ -389,7 +389,8 @@ t.test("MistakesAreNamed", function()
   t.raises("call it once for each model", split, model, { group = group })
   t.raises("takes a multiple of 2 tokens", model, { input_ids = torch.arange(5) })
   local advice = "a weight is split over 2 ranks by sharding.tensor_parallel"
-  t.raises(advice, sharding.fully_shard, model)
+  t.raises("sharding.fully_shard: the group has ranks that hold different parts of the model's weights",
+    sharding.fully_shard, model)
   t.raises(advice, lora.apply, model, { r = 2 })
   t.raises(advice, optim.Muon, { model.model.layers[1].mlp.up_proj.weight })
   local x = torch.ones({ 2, 20 })

@@ -85,7 +85,7 @@ end
 function M.restore(part, whole)
   local split = part.split
   if split then
-    part.tensor:copy_(whole:narrow(split.dim, split.start, part.tensor:size(split.dim)))
+    part.tensor:copy_(splits.own(whole, split))
   else
     part.place.load(whole, part.tensor)
   end

@@ -6,6 +6,7 @@ local data_parallel = require "lockstep.sharding.data_parallel"
 local disagreement = require "lockstep.sharding.disagreement"
 local dist = require "lockstep.distributed"
 local fully_shard = require "lockstep.sharding.fully_shard"
+local grids = require "lockstep.sharding.grid"
 local nn = require "lockstep.nn"
 local nonfinite = require "lockstep.run.nonfinite"
 local options = require "lockstep.options"
@@ -234,7 +235,8 @@ local function accumulate(model, micro_batches, count, fn, opts)
   check(o.sync == "last" or o.sync == "each", 'sync must be "last" or "each", not "%s"', o.sync)
   check(o.on_nan == "error" or o.on_nan == "skip", 'on_nan must be "error" or "skip", not "%s"', o.on_nan)
   local group = data_parallel.group_of(model) or fully_shard.group_of(model)
-  compare(#micro_batches, count, o, group)
+  local grid = grids.of(model)
+  compare(#micro_batches, count, o, not grid and group or nil) -- ranks of a grid communicate in each micro-batch
   -- The wrappers average gradients over ranks. The gradient of the mean is the number of ranks times that.
   local scale = (group and group:size() or dist.world_size()) / count
   local totals, losses, counts = {}, {}, setmetatable({ micro_batches = 0, given = 0, sum = 0 }, Counts)
@@ -289,7 +291,7 @@ local function accumulate(model, micro_batches, count, fn, opts)
     check(count > skipped.tokens, "the micro-batches that remain have no token with a loss: %s", lines)
     if o.sync == "last" and last_learnt < #micro_batches then average() end
     scale_gradients(model, count / (count - skipped.tokens), before)
-    if dist.rank() == (group and group:ranks()[1] or 0) then
+    if dist.rank() == (group and not grid and group:ranks()[1] or 0) then
       terminal.print_line(("%s: left out %d of %d micro-batches of each rank: %s"):format(NAME, skipped.steps,
         #micro_batches, lines))
     end

@@ -7,6 +7,7 @@ local core_state = require "lockstep.core.state"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local dist = require "lockstep.distributed"
 local fully_shard = require "lockstep.sharding.fully_shard"
+local grids = require "lockstep.sharding.grid"
 local means = require "lockstep.sharding.loops.means"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
@@ -181,6 +182,8 @@ local function evaluate(model, batches, fn, opts)
     "sharding.evaluate: the iterator must be a function that returns the next batch, not a %s", type(batches))
   plain.check(type(fn) == "function",
     "sharding.evaluate: expected a function that returns a batch's sum and count, not a %s", type(fn))
+  local grid = grids.of(model)
+  if grid and not o.group then o.group = grid:group "dp_cp" end
   local modes = {} -- parents first: train() also reaches the modules inside
   for _, module in model:named_modules() do modes[#modes + 1] = { module, module.training } end
   local sum, count, finite = new_total "sum", new_total "count", {}
@@ -208,7 +211,7 @@ local function evaluate(model, batches, fn, opts)
   for _, mode in ipairs(modes) do mode[1]:train(mode[2]) end
   if not ok then error(message, 0) end
   local excluded, total, first = agree(finite, sum, count, o.group)
-  if excluded > 0 and dist.rank() == rank_at(o.group, 1) then
+  if excluded > 0 and dist.rank() == (grid and 0 or rank_at(o.group, 1)) then
     terminal.print_line(("%s: left out %d of %d batches, whose sum or count is NaN or infinite; the first of each "
       .. "rank: %s"):format(NAME, excluded, total, first))
   end

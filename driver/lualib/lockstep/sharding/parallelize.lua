@@ -1,0 +1,137 @@
+--- sharding.parallelize: a model on a grid of ranks.
+
+local agreement = require "lockstep.state.agreement"
+local core = require "lockstep.core"
+local data_parallel = require "lockstep.sharding.data_parallel"
+local fully_shard = require "lockstep.sharding.fully_shard"
+local grids = require "lockstep.sharding.grid"
+local nn = require "lockstep.nn"
+local options = require "lockstep.options"
+local plain = require "lockstep.plain"
+local tensor_parallel = require "lockstep.sharding.tensor_parallel"
+
+local M = {}
+
+local CALLER = "sharding.parallelize: "
+
+local function check(holds, message, ...) plain.check(holds, CALLER .. message, ...) end
+
+---@class sharding.ParallelOptions
+---@field fully_shard sharding.FullyShardOptions|false|nil along dp x cp; false: replicas. Default: {}
+---@field data_parallel sharding.DataParallelOptions? of replicas
+---@field sequence boolean? with tp: values between the layers are split by tokens
+---@field plan table<string, string>? with tp: see sharding.tensor_parallel; default: the model's own
+---@field cp "ring"|"all_to_all"|nil how attention sees other ranks' tokens
+---@field order "1f1b"|"interleaved"|"all_forwards_first"|nil of a pipeline's micro-batches
+---@field chunks integer? parts of the model on each stage of a pipeline: 1 unless given
+---@field checkpoint checkpoint.Checkpoint|table|nil recomputes layers in backward: see models.CausalLM
+
+--- Options that say something of one axis, and the axis.
+local OF_AXIS = { sequence = "tp", plan = "tp", cp = "cp", order = "pp", chunks = "pp" }
+
+local function check_choice(name, value, choices)
+  for _, choice in ipairs(choices) do
+    if value == nil or value == choice then return end
+  end
+  check(false, '%s must be "%s", not %s', name, table.concat(choices, '" or "'),
+    type(value) == "string" and '"' .. value .. '"' or "a " .. type(value))
+end
+
+--- Returns the options, checked.
+---@param grid sharding.Grid
+---@param given sharding.ParallelOptions?
+---@return sharding.ParallelOptions
+local function read_options(grid, given)
+  local o = options.read("sharding.parallelize", given, { fully_shard = options.optional,
+    data_parallel = options.optional, sequence = false, plan = options.optional, cp = options.optional,
+    order = options.optional, chunks = 1, checkpoint = options.optional })
+  if o.fully_shard == nil then o.fully_shard = {} end
+  check(o.fully_shard == false or type(o.fully_shard) == "table",
+    "fully_shard must be a table of options, or false for replicas, not a %s", type(o.fully_shard))
+  check(o.data_parallel == nil or not o.fully_shard, "data_parallel is for replicas; give fully_shard = false with it")
+  for _, name in ipairs { "group", "replicas" } do
+    check(not (o.fully_shard and o.fully_shard[name] ~= nil), "fully_shard.%s comes from the grid; leave it out", name)
+    check(not (o.data_parallel and o.data_parallel[name] ~= nil), "data_parallel.%s comes from the grid; leave it out",
+      name)
+  end
+  check(o.fully_shard or grid.replicas == 1, "replicas = %d of the grid is for fully_shard, and all ranks of dp hold "
+    .. "replicas with fully_shard = false", grid.replicas)
+  check_choice("cp", o.cp, { "ring", "all_to_all" })
+  check_choice("order", o.order, { "1f1b", "interleaved", "all_forwards_first" })
+  check(o.chunks >= 1 and o.chunks % 1 == 0, "chunks must be a whole number of at least 1, not %s", o.chunks)
+  for name, axis in pairs(OF_AXIS) do
+    if grid[axis] == 1 then options.note_unused("sharding.parallelize", given, { name }, "where " .. axis .. " is 1") end
+  end
+  return o
+end
+
+--- What each axis does to the net, in the order in which they run: each sees what those before have made of it. An axis
+--- that is not here is an error where a grid has more than one rank on it.
+---@type {axis: string, apply: fun(net: nn.Module, grid: sharding.Grid, o: sharding.ParallelOptions)}[]
+local STEPS = {
+  { axis = "tp", apply = function(net, grid, o)
+    tensor_parallel.tensor_parallel(net, { group = grid:group "tp", plan = o.plan, sequence = o.sequence })
+  end },
+}
+
+--- Raises where no step makes an axis of the grid.
+local function check_axes(grid)
+  local is_made = {}
+  for _, step in ipairs(STEPS) do is_made[step.axis] = true end
+  for _, axis in ipairs { "cp", "ep", "pp" } do
+    check(grid[axis] == 1 or is_made[axis], "a grid of %s is not supported: there is nothing yet that makes %s %d; "
+      .. "the combinations that run are in docs/parallelism.md", tostring(grid), axis, grid[axis])
+  end
+end
+
+--- Shares the net out along dp x cp, or replicates it.
+local function share(net, grid, o)
+  local group = grid:group "dp_cp"
+  if o.fully_shard then
+    return fully_shard.fully_shard(net, plain.copy(o.fully_shard, { group = group, replicas = grid.replicas }))
+  end
+  return data_parallel.data_parallel(net, plain.copy(o.data_parallel or {}, { group = group }))
+end
+
+--- Puts a model on a grid of ranks: splits its layers over tp, and shares the parts out along dp x cp with
+--- sharding.fully_shard, or replicates them. Returns what these return; use it in place of the net from here on.
+---
+---     local grid = sharding.grid { tp = 2 }
+---     local model = sharding.parallelize(net, grid, { sequence = true })
+---     local optimizer = optim.AdamW(model:parameters())
+---     local loss = sharding.accumulate(model, micro_batches, count, function(b) return model(b, "loss") end)
+---     optim.clip_grad_norm(model:parameters(), 1.0)
+---
+--- sharding.accumulate, sharding.evaluate, optim.clip_grad_norm, models.generate, models.save and run:state work as on
+--- one rank. Micro-batches, and the batches of evaluate, are those of the rank's dp row, grid:rank "dp" of grid.dp:
+--- ranks that differ on other axes alone are given the same ones. Models of models.load compare them. Saved weights and
+--- optimizer states are whole, and go on in any other grid.
+---
+--- Options for one axis have no effect where the grid has one rank on it, so a script can give them always.
+---
+--- Collective: every rank of the run calls this with the same net and options.
+---@param net nn.Module
+---@param grid sharding.Grid
+---@param opts sharding.ParallelOptions?
+---@return sharding.FullyShard|sharding.DataParallel
+local function parallelize(net, grid, opts)
+  check(nn.is_module(net), "expected a module, not a %s", type(net))
+  if not grids.is_one(grid) then
+    core.raise(CALLER .. "expected what sharding.grid returned, not "
+      .. (type(grid) == "table" and "a table; write sharding.parallelize(net, sharding.grid { tp = 2 })"
+        or "a " .. type(grid)))
+  end
+  local o = read_options(grid, opts)
+  check_axes(grid)
+  if o.checkpoint ~= nil then net.checkpoint = o.checkpoint end
+  for _, step in ipairs(STEPS) do
+    if grid[step.axis] > 1 then step.apply(net, grid, o) end
+  end
+  local model = share(net, grid, o)
+  grids.note(model, grid)
+  return model
+end
+
+M.parallelize = agreement.counted(parallelize)
+
+return M

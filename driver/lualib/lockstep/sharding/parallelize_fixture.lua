@@ -1,0 +1,187 @@
+--- Tiny models on grids against one rank with the whole model and all micro-batches, in float64.
+
+local dist = require "lockstep.distributed"
+local models = require "lockstep.models"
+local optim = require "lockstep.optim"
+local sharding = require "lockstep.sharding"
+local splits = require "lockstep.nn.splits"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local SHAPE = { vocab_size = 61, hidden_size = 16, intermediate_size = 24, num_hidden_layers = 2,
+  num_attention_heads = 4, num_key_value_heads = 2, head_dim = 8, rope_theta = 10000, max_position_embeddings = 512,
+  initializer_range = 0.3 }
+
+local function with(more)
+  local config = {}
+  for key, value in pairs(SHAPE) do config[key] = value end
+  for key, value in pairs(more) do config[key] = value end
+  return config
+end
+
+--- Configs by the name of a form.
+M.CONFIGS = {
+  qwen3 = with { architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", num_key_value_heads = 4 },
+  qwen3_tied = with { architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", tie_word_embeddings = true,
+    num_key_value_heads = 4, attention_bias = true },
+  qwen3_few_kv = with { architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", attention_bias = true },
+  qwen3_moe = with { architectures = { "Qwen3MoeForCausalLM" }, model_type = "qwen3_moe", num_key_value_heads = 4,
+    num_experts = 4, num_experts_per_tok = 2, moe_intermediate_size = 12, norm_topk_prob = true,
+    output_router_logits = true, router_aux_loss_coef = 0.05 },
+  qwen3_vl = { architectures = { "Qwen3VLForConditionalGeneration" }, model_type = "qwen3_vl", image_token_id = 57,
+    video_token_id = 58, tie_word_embeddings = false,
+    text_config = with { num_key_value_heads = 4, num_hidden_layers = 3, rope_theta = 5000,
+      rope_parameters = { rope_type = "default", mrope_section = { 2, 1, 1 }, mrope_interleaved = true } },
+    vision_config = { depth = 2, hidden_size = 12, intermediate_size = 20, num_heads = 2, patch_size = 2,
+      temporal_patch_size = 2, in_channels = 3, spatial_merge_size = 2, out_hidden_size = 16,
+      num_position_embeddings = 16, deepstack_visual_indexes = { 0, 1 }, hidden_act = "gelu_pytorch_tanh" } },
+}
+M.CONFIGS.qwen3_vl.text_config.rope_theta = nil
+M.CONFIGS.qwen3_vl.text_config.rope_parameters.rope_theta = 5000
+
+--- Returns a model of a form, the same on every rank.
+---@param form string
+---@param seed integer
+---@return models.CausalLM
+function M.build(form, seed)
+  torch.manual_seed(seed)
+  return models.build(M.CONFIGS[form], { dtype = torch.float64 })
+end
+
+--- A micro-batch: two sequences of 16 tokens together; for models of pictures one sequence has one.
+local function new_batch(form, generator_seed)
+  torch.manual_seed(generator_seed)
+  local first = 3 + torch.randint(9, {}):item()
+  local batch = { input_ids = torch.randint(56, { 16 }), seq_lens = { first, 16 - first },
+    loss_mask = torch.rand({ 16 }):gt(0.2) }
+  batch.loss_mask[first - 1] = true
+  if form == "qwen3_vl" then
+    batch.image_grid_thw = torch.tensor({ { 1, 2, 4 } }, { dtype = torch.int64 })
+    batch.pixel_values = torch.randn { 8, 24 }
+    batch.input_ids[{ { first, first + 2 } }]:fill_(57)
+  end
+  return batch
+end
+
+--- Returns the micro-batches of a step: of each dp row, then in the order of the micro-steps.
+---@return models.Batch[][]
+function M.batches(form, seed, step, rows, micro_steps)
+  local all = {}
+  for row = 1, rows do
+    all[row] = {}
+    for i = 1, micro_steps do all[row][i] = new_batch(form, ((seed * 10 + step) * 100 + row) * 10 + i) end
+  end
+  return all
+end
+
+--- Returns the number of tokens with a loss.
+---@param batches models.Batch[][]
+---@return integer
+function M.count(batches)
+  local count = 0
+  for _, row in ipairs(batches) do
+    for _, batch in ipairs(row) do
+      local start = 0
+      for _, length in ipairs(batch.seq_lens) do
+        count = count + batch.loss_mask[{ { start + 1, start + length } }]:sum():item()
+        start = start + length
+      end
+    end
+  end
+  return count
+end
+
+local STEPS, MICRO_STEPS, MAX_NORM = 3, 2, 0.5
+
+local function new_optimizer(params) return optim.AdamW(params, { lr = 0.01, weight_decay = 0.1 }) end
+
+--- Trains on one rank. Returns the losses, norms, the model and the optimizer.
+function M.train_alone(form, seed, rows, steps)
+  local model = M.build(form, seed)
+  local optimizer, losses, norms = new_optimizer(model:parameters()), {}, {}
+  for step = 1, steps or STEPS do
+    local batches, sum = M.batches(form, seed, step, rows, MICRO_STEPS), 0
+    local count = M.count(batches)
+    for _, row in ipairs(batches) do
+      for _, batch in ipairs(row) do
+        local loss, own = model:loss(batch)
+        torch.mul(loss, 1 / count):backward()
+        sum = sum + loss:item()
+        assert(own > 0)
+      end
+    end
+    losses[step] = sum / count
+    norms[step] = optim.clip_grad_norm(model:parameters(), MAX_NORM):item()
+    optimizer:step()
+    optimizer:zero_grad()
+  end
+  return losses, norms, model, optimizer
+end
+
+--- Trains on a grid.
+---@param o {form: string, seed: integer, sync: string?, steps: integer?, first: integer?, clip: "model"|"step"|nil}
+function M.train(model, optimizer, grid, o)
+  local losses, norms = {}, {}
+  for step = o.first or 1, o.steps or STEPS do
+    local batches = M.batches(o.form, o.seed, step, grid.dp, MICRO_STEPS)
+    local loss = sharding.accumulate(model, batches[grid:rank "dp" + 1], M.count(batches), function(batch)
+      return model(batch, "loss")
+    end, { sync = o.sync })
+    losses[#losses + 1] = loss:item()
+    norms[#norms + 1] = (o.clip == "model" and model:clip_grad_norm(MAX_NORM)
+      or optim.clip_grad_norm(model:parameters(), MAX_NORM)):item()
+    optimizer:step()
+    optimizer:zero_grad()
+  end
+  return losses, norms
+end
+
+--- Returns whole weights by name: of a net, or of what parallelize returned.
+---@return table<string, torch.Tensor>
+function M.whole(model)
+  local state = model:state_dict()
+  for name, p in model:named_parameters() do
+    local split = splits.of(p)
+    if split then state[name] = splits.whole(p, split) end
+  end
+  return state
+end
+
+--- Fails unless two lists of numbers, or states, are the same within 1e-10 of their size.
+---@param actual table
+---@param expected table
+---@param what string
+function M.same(actual, expected, what)
+  for key, value in pairs(expected) do
+    if torch.is_tensor(value) then
+      t.near(actual[key], value, 1e-10 * (1 + value:abs():max():item()), what .. ", " .. key)
+    else
+      local difference = math.abs(actual[key] - value)
+      t.truthy(difference <= 1e-10 * (1 + math.abs(value)),
+        ("%s %s: %.17g, not %.17g, off by %.3g"):format(what, key, actual[key], value, difference))
+    end
+  end
+end
+
+--- Trains a form on a grid, and fails unless losses, norms and weights are those of one rank.
+---@param sizes table for sharding.grid
+---@param opts table for sharding.parallelize
+---@param o {form: string, seed: integer, sync: string?, clip: string?}
+function M.check(sizes, opts, o)
+  local grid = sharding.grid(sizes)
+  local what = ("%s, seed %d, %s, rank %d"):format(o.form, o.seed, tostring(grid), dist.rank())
+  local losses, norms, plain = M.train_alone(o.form, o.seed, grid.dp)
+  local model = sharding.parallelize(M.build(o.form, o.seed), grid, opts)
+  local optimizer = new_optimizer(model:parameters())
+  local own_losses, own_norms = M.train(model, optimizer, grid, o)
+  M.same(own_losses, losses, what .. ", loss")
+  M.same(own_norms, norms, what .. ", norm")
+  M.same(M.whole(model), plain:state_dict(), what)
+  return model, optimizer, grid
+end
+
+M.new_optimizer = new_optimizer
+
+return M

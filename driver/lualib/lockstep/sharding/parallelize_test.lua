@@ -1,0 +1,73 @@
+--- sharding.parallelize: a model on a grid learns what one rank with the whole model learns, in float64.
+
+local dist = require "lockstep.distributed"
+local fixture = require "lockstep.sharding.parallelize_fixture"
+local nn = require "lockstep.nn"
+local sharding = require "lockstep.sharding"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local RANK, WORLD = dist.rank(), dist.world_size()
+
+--- The sizes of tp that a world has.
+local SIZES = {}
+for _, tp in ipairs(WORLD == 1 and { 1 } or { 2, 4 }) do
+  if WORLD % tp == 0 then SIZES[#SIZES + 1] = tp end
+end
+
+torch.manual_seed(WORLD)
+local function draw(choices) return choices[torch.randint(#choices, {}):item() + 1] end
+
+for _, form in ipairs { "qwen3", "qwen3_tied" } do
+  for _, tp in ipairs(SIZES) do
+    for _, kind in ipairs { "sharded", "replicas" } do
+      for _, sequence in ipairs { false, true } do
+        local seed, sync, clip = torch.randint(100, {}):item(), draw { "last", "each" }, draw { "model", "optim" }
+        if kind == "replicas" then clip = "optim" end
+        t.test(("AGridLearnsAsOneRank_%s_tp%d_%s_%s"):format(form, tp, kind, tostring(sequence)), function()
+          fixture.check({ tp = tp }, { fully_shard = kind == "sharded" and {}, sequence = sequence },
+            { form = form, seed = seed, sync = sync, clip = clip })
+        end)
+      end
+    end
+  end
+end
+
+t.test("CopiesOfAShardedGridLearnAsOneRank", function()
+  if WORLD % 4 ~= 0 then return end
+  fixture.check({ tp = 2, replicas = 2 }, { fully_shard = { deterministic = true } }, { form = "qwen3", seed = 3 })
+end)
+
+t.test("MistakesAreNamed", function()
+  local grid = sharding.grid {}
+  local function refused(text, ...) t.raises("sharding.parallelize: " .. text, sharding.parallelize, ...) end
+  local net = nn.Linear(4, 4)
+  refused("expected a module, not a number", 3, grid)
+  refused("expected what sharding.grid returned, not a table; write sharding.parallelize(net, sharding.grid", net,
+    { tp = 2 })
+  refused('unknown option "sequences"', net, grid, { sequences = true })
+  refused("fully_shard must be a table of options, or false for replicas, not a boolean", net, grid,
+    { fully_shard = true })
+  refused("fully_shard.group comes from the grid", net, grid, { fully_shard = { group = grid:group "dp" } })
+  refused("data_parallel is for replicas; give fully_shard = false with it", net, grid, { data_parallel = {} })
+  refused('cp must be "ring" or "all_to_all", not "rings"', net, grid, { cp = "rings" })
+  refused('order must be "1f1b" or "interleaved" or "all_forwards_first", not a number', net, grid, { order = 1 })
+  refused("chunks must be a whole number of at least 1, not 0", net, grid, { chunks = 0 })
+  if WORLD % 2 ~= 0 then return end
+  local copies = sharding.grid { replicas = 2 }
+  refused("replicas = 2 of the grid is for fully_shard", net, copies, { fully_shard = false })
+end)
+
+t.test("RanksOfATpGroupThatAreGivenOtherMicroBatchesAreNamed", function()
+  if WORLD % 2 ~= 0 then return end
+  local grid = sharding.grid { tp = 2 }
+  local model = sharding.parallelize(fixture.build("qwen3", 1), grid)
+  local batches = fixture.batches("qwen3", 1, 1, grid.dp, 1)[grid:rank "dp" + 1]
+  local count = fixture.count(fixture.batches("qwen3", 1, 1, grid.dp, 1))
+  batches[1].input_ids = batches[1].input_ids:clone()
+  batches[1].input_ids[0] = grid:rank "tp"
+
+  t.raises("the ranks disagree", sharding.accumulate, model, batches, count, function(b) return model(b, "loss") end)
+  t.raises(": rank " .. WORLD - 1, sharding.accumulate, model, { batches[1], RANK == WORLD - 1 and batches[1] or nil },
+    count, function(b) return model(b, "loss") end)
+end)
