@@ -3,7 +3,9 @@
 ---     self.mlp = experts.Mixture { hidden = 64, intermediate = 24, experts = 8, per_token = 2 }
 ---     local y, router_logits = self.mlp(x)
 
+local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
+local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local parameter = require "lockstep.nn.parameter"
@@ -14,7 +16,9 @@ local M = {}
 --- The weights of all experts in two tensors: gate_up_proj [experts, 2 * intermediate, hidden], gate first, and
 --- down_proj [experts, hidden, intermediate].
 ---@class models.Experts: nn.Module
+---@field owner sharding.Members? the ranks that share the experts, where sharding.expert_parallel has divided them
 local Experts = nn.Module:subclass("Experts")
+M.Experts = Experts
 
 function Experts:init(o)
   local function uniform(t) t:uniform_(-1 / math.sqrt(t:size(-1)), 1 / math.sqrt(t:size(-1))) end
@@ -47,19 +51,73 @@ local function multiply(x, weight, ends, read_ends)
       from = to
     end
   end
-  return torch.cat(results)
+  -- Without a row the result depends on x and the weight all the same: other ranks wait for their gradients.
+  return #results > 0 and torch.cat(results) or nn.linear(x, weight[0])
 end
 
---- x: [rows, hidden], the rows of expert 0 first; ends: [experts] int32, the row behind each expert's last one. Waits
---- for a GPU once, or not at all where all experts are one call.
-function Experts:forward(x, ends)
-  local list
+--- Returns the weight. Its gradient is the sum over all ranks that share the experts, and is divided by their number:
+--- the average over the ranks that hold the same experts does not do so.
+local function of_shared(weight, owner)
+  if not owner or not torch.is_grad_enabled() or not weight.requires_grad then return weight end
+  local view = weight:view(weight.shape)
+  view:register_hook(function(grad) return grad / owner.size end)
+  return view
+end
+
+--- x: [rows, hidden], the rows of expert 0 first; ends: [experts] int32, the row behind each expert's last one; list:
+--- the same as numbers, where the caller has them. Waits for a GPU once, or not at all where all experts are one call.
+function Experts:forward(x, ends, list)
   local function read_ends()
     list = list or ends:totable()
     return list
   end
-  local gate, up = unpack(multiply(x, self.gate_up_proj, ends, read_ends):chunk(2, -1))
-  return multiply(nn.swiglu(gate, up), self.down_proj, ends, read_ends)
+  local owner = self.owner
+  local gate, up = unpack(multiply(x, of_shared(self.gate_up_proj, owner), ends, read_ends):chunk(2, -1))
+  return multiply(nn.swiglu(gate, up), of_shared(self.down_proj, owner), ends, read_ends)
+end
+
+--- Returns what the experts of all ranks of a group make of rows. Each rank holds an even part of them.
+---
+--- Rows travel to the ranks of their experts and back, by two exchanges; an exchange of counts comes first, which is
+--- the one time that the host waits. A rank computes the rows of an expert in the order of the ranks that sent them, so
+--- results do not depend on what arrives first. Every rank takes part in all exchanges, forward and backward, also
+--- where no row leaves it or none arrives. Source: GShard (arXiv 2006.16668).
+---
+--- Collective: every rank of the group calls this.
+---@param owner sharding.Members
+---@param experts models.Experts this rank's
+---@param rows torch.Tensor [rows, hidden], the rows of expert 0 first
+---@param ends torch.Tensor [experts of all ranks] int32, the row behind each expert's last one
+---@return torch.Tensor # [rows, hidden]
+local function across_ranks(owner, experts, rows, ends)
+  local group, own = owner.group, ends:size(0) / owner.size
+  local counts = torch.diff(ends:to(torch.int64), 1, 0, ends:new_zeros({ 1 }, { dtype = torch.int64 }))
+  local arriving = dist.functional.all_to_all(counts, { split_dim = 0, concat_dim = 0, group = group })
+  local numbers = torch.cat({ counts, arriving }):totable()
+  local sent, received, of_expert, total = {}, {}, {}, 0
+  for r = 1, owner.size do
+    sent[r], received[r] = 0, 0
+    for expert = 1, own do
+      local place = (r - 1) * own + expert
+      local count = numbers[ends:size(0) + place]
+      sent[r], received[r] = sent[r] + numbers[place], received[r] + count
+      of_expert[expert] = (of_expert[expert] or 0) + count
+    end
+  end
+  for expert = 1, own do
+    total = total + of_expert[expert]
+    of_expert[expert] = total
+  end
+  local arrived = dist.functional.all_to_all(rows, { sent = sent, received = received, group = group })
+  -- By rank, and of one rank by expert. A stable sort makes it by expert, and of one expert by rank.
+  local expert_of = (torch.arange(ends:size(0), { device = rows.device }) % own)
+    :repeat_interleave(arriving, nil, { output_size = total })
+  local sorted, order = expert_of:sort { stable = true }
+  local own_ends = torch.searchsorted(sorted, torch.arange(own, { device = rows.device }),
+    { right = true, out_int32 = true })
+  local y = experts(torch.embedding(arrived, order), own_ends, of_expert)
+  return dist.functional.all_to_all(torch.embedding(y, order:argsort()),
+    { sent = received, received = sent, group = group })
 end
 
 --- Returns y [tokens, hidden] and the router's logits [tokens, experts]. The router's probabilities are float32. With
@@ -89,14 +147,17 @@ function Mixture:forward(x)
     { right = true, out_int32 = true })
   local token = order:div(self.per_token, { rounding_mode = "floor" })
   -- torch.embedding selects rows. Its gradient adds up sorted segments. The gradient of index_select adds with atomics.
-  local y = self.experts(torch.embedding(x, token), ends)
+  local rows = torch.embedding(x, token)
+  local owner = self.experts.owner
+  local y = owner and across_ranks(owner, self.experts, rows, ends) or self.experts(rows, ends)
   y = torch.embedding(y, order:argsort()):view(x:size(0), self.per_token, -1)
   return (y * shares:to(x.dtype):unsqueeze(-1)):sum(1), logits
 end
 
 --- Returns the balance loss of Switch Transformers (arXiv 2101.03961), as transformers computes it: the sum over
 --- experts of the share of tokens times the mean probability, times the number of experts. Shares and means are over
---- the tokens of all layers. The result is per_token where all experts get as many tokens.
+--- the tokens of all layers. The result is per_token where all experts get as many tokens. Within
+--- sharding.context_parallel they are over the tokens of all chunks: collective there.
 ---@param router_logits torch.Tensor[] [tokens, experts] of each layer
 ---@param per_token integer
 ---@return torch.Tensor
@@ -109,6 +170,13 @@ function M.balance_loss(router_logits, per_token)
     tokens = tokens + torch.zeros_like(shares):scatter(-1, chosen, 1):sum(0)
     probabilities = probabilities + shares:sum({ 0 })
     rows = rows + logits:size(0)
+  end
+  local current = chunks.current()
+  if current then
+    probabilities = dist.functional.all_reduce(probabilities, "sum", { group = current.group })
+    local counts = torch.cat({ tokens, tokens:new_full({ 1 }, rows) })
+    counts = dist.all_reduce(counts, "sum", { group = current.group })
+    tokens, rows = counts:narrow(0, 0, num_experts), counts[num_experts]
   end
   return (tokens / rows * (probabilities / rows)):sum() * num_experts
 end

@@ -3,6 +3,7 @@
 local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
 local data_parallel = require "lockstep.sharding.data_parallel"
+local expert_parallel = require "lockstep.sharding.expert_parallel"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local grids = require "lockstep.sharding.grid"
 local nn = require "lockstep.nn"
@@ -56,6 +57,8 @@ local function read_options(grid, given)
   end
   check(o.fully_shard or grid.replicas == 1, "replicas = %d of the grid is for fully_shard, and all ranks of dp hold "
     .. "replicas with fully_shard = false", grid.replicas)
+  check(grid.ep == 1 or o.data_parallel == nil, "data_parallel has no options where ep is %d: fully_shard holds the "
+    .. "replicas; leave them out", grid.ep)
   check_choice("cp", o.cp, { "ring", "all_to_all" })
   check_choice("order", o.order, { "1f1b", "interleaved", "all_forwards_first" })
   check(o.chunks >= 1 and o.chunks % 1 == 0, "chunks must be a whole number of at least 1, not %s", o.chunks)
@@ -72,6 +75,7 @@ local STEPS = {
   { axis = "tp", apply = function(net, grid, o)
     tensor_parallel.tensor_parallel(net, { group = grid:group "tp", plan = o.plan, sequence = o.sequence })
   end },
+  { axis = "ep", apply = function(net, grid) expert_parallel.divide(net, grid:group "ep") end },
 }
 
 --- Raises where no step makes an axis of the grid.
@@ -87,6 +91,7 @@ end
 --- Shares the net out along dp x cp, or replicates it.
 local function share(net, grid, o)
   local group = grid:group "dp_cp"
+  if grid.ep > 1 then return expert_parallel.share(net, grid, o.fully_shard) end
   if o.fully_shard then
     return fully_shard.fully_shard(net, plain.copy(o.fully_shard, { group = group, replicas = grid.replicas }))
   end

@@ -30,6 +30,8 @@ M.CONFIGS = {
   qwen3_moe = with { architectures = { "Qwen3MoeForCausalLM" }, model_type = "qwen3_moe", num_key_value_heads = 4,
     num_experts = 4, num_experts_per_tok = 2, moe_intermediate_size = 12, norm_topk_prob = true,
     output_router_logits = true, router_aux_loss_coef = 0.05 },
+  mixtral = with { architectures = { "MixtralForCausalLM" }, model_type = "mixtral", num_local_experts = 8,
+    num_experts_per_tok = 2, output_router_logits = true, router_aux_loss_coef = 0.05 },
   qwen3_vl = { architectures = { "Qwen3VLForConditionalGeneration" }, model_type = "qwen3_vl", image_token_id = 57,
     video_token_id = 58, tie_word_embeddings = false,
     text_config = with { num_key_value_heads = 4, num_hidden_layers = 3, rope_theta = 5000,

@@ -21,6 +21,10 @@ local function check(holds, message, ...) if not holds then fail(message, ...) e
 
 --- Makes a parameter this rank's part of it, in memory of its own. It stays the same tensor, also for an optimizer that
 --- was made before.
+---@param p torch.Tensor
+---@param dim integer
+---@param one {kind: string}
+---@param owner sharding.Members
 local function cut(p, dim, one, owner)
   local total = p:size(dim)
   local most = math.ceil(total / owner.size)
@@ -33,6 +37,8 @@ local function cut(p, dim, one, owner)
   p:set_data(part)
   splits.note(p, { owner = owner, dim = dim, total = total, start = start, kind = one.kind })
 end
+
+M.cut = cut
 
 --- Classes that draw no random numbers.
 local IS_DETERMINISTIC = { [nn.LayerNorm] = true, [nn.RMSNorm] = true, [nn.Linear] = true, [nn.Embedding] = true }

@@ -89,8 +89,8 @@ local function add(kind, settings, name, p, is_split)
   end
 end
 
---- Returns the elements that a layer keeps of a token for backward, apart by what divides them. tp divides `split`; tp
---- divides `tokens` where it divides the tokens between the layers; nothing divides `whole`. They are those of
+--- Returns the elements that a layer keeps of a token for backward, apart by what divides them. tp divides `split`. It
+--- divides `tokens` where the tokens between the layers are split. Nothing divides `whole`. The elements are those of
 --- models.Layer: the inputs of linear layers and norms; queries, keys and values, and the attention's result; gate, up
 --- and their product.
 ---@param shape sharding.ModelShape
