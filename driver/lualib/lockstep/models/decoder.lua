@@ -434,6 +434,7 @@ function CausalLM:hidden(batch, attend, layers)
   end
   local y, seconds = self.model(x, { cos = cos, sin = sin, attend = attend, after = after,
     checkpoint = self.checkpoint, layers = layers })
+  for i, second in ipairs(seconds) do seconds[i] = splits.whole_tokens(self, second) end
   return splits.whole_tokens(self, y), seconds
 end
 

@@ -10,7 +10,6 @@ local options = require "lockstep.options"
 ---@class models.Qwen3Moe: models.CausalLM
 local Qwen3Moe = decoder.CausalLM:subclass("Qwen3MoeForCausalLM")
 Qwen3Moe.model_type = "qwen3_moe"
-Qwen3Moe.splits_tokens = false -- a router and experts see all tokens
 Qwen3Moe.keys = decoder.keys { attention_bias = false, use_sliding_window = false, sliding_window = 4096,
   max_window_layers = 28, decoder_sparse_step = 1, mlp_only_layers = {}, moe_intermediate_size = options.required,
   num_experts = options.optional, num_local_experts = options.optional, num_experts_per_tok = options.required,

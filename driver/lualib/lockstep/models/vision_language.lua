@@ -9,6 +9,7 @@ local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local placeholders = require "lockstep.models.placeholders"
 local plain = require "lockstep.plain"
+local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -38,7 +39,6 @@ function Body:forward(x, pass) return self.language_model(x, pass) end
 ---@field part "visual"|"language"|nil what take_part has left
 local VisionLanguage = decoder.CausalLM:subclass("VisionLanguage")
 M.VisionLanguage = VisionLanguage
-VisionLanguage.splits_tokens = false -- visual tokens are put in by their places among all
 
 local function get(raw, key)
   if raw[key] ~= core.null then return raw[key] end
@@ -143,6 +143,12 @@ function VisionLanguage:decoder() return self.model.language_model end
 ---@param c table<string, any>
 function M.read(class, c) take_sections(class, c) end
 
+--- See CausalLM.tensor_plan. Every rank runs the whole tower.
+---@return table<string, string>
+function VisionLanguage.tensor_plan()
+  return plain.copy(decoder.CausalLM.tensor_plan(), { ["model.visual"] = "whole" })
+end
+
 --- Overridden by architectures with other videos: where visual tokens stand and how time advances.
 ---@param raw table<string, any>
 ---@return models.VisualLayout
@@ -236,7 +242,7 @@ end
 
 --- Puts the visual tokens in their places. Returns the tensors to add after the first layers.
 local function insert(self, x, visual, tokens)
-  local hidden = self.settings.hidden_size
+  local hidden, owner = self.settings.hidden_size, splits.owner_of(self)
   if not (torch.is_tensor(visual) and visual:is_floating_point() and visual:dim() == 2) then
     fail("the visual tokens must be a floating-point tensor [tokens, columns], not %s",
       torch.is_tensor(visual) and ("%s of shape %s"):format(tostring(visual.dtype), tostring(visual.shape))
@@ -246,6 +252,7 @@ local function insert(self, x, visual, tokens)
     fail("the visual tokens have shape %s, but input_ids has %d placeholders, and each needs the %d columns that "
       .. "model:visual returns", tostring(visual.shape), tokens:size(0), self.visual_columns)
   end
+  if owner then visual, tokens = splits.own_rows(owner, visual, tokens, x:size(0)) end
   tokens = tokens:to(x.device)
   local parts = visual:to { device = x.device, dtype = x.dtype }:split(hidden, 1)
   local function after(index, y) return parts[index + 1] and y:index_add(0, tokens, parts[index + 1]) or y end

@@ -269,6 +269,22 @@ function M.split_tokens(owner, x)
   return x:narrow(dim, owner.rank * share, share)
 end
 
+--- Returns those of some rows, which every rank has whole, that stand at this rank's tokens, and their places among
+--- them. Every rank gets the gradient of all rows.
+---@param owner nn.SplitGroup
+---@param rows torch.Tensor [N, ...]
+---@param places torch.Tensor [N] int64 among all tokens
+---@param share integer this rank's tokens
+---@return torch.Tensor rows
+---@return torch.Tensor places
+function M.own_rows(owner, rows, places, share)
+  if not owner.sequence then return rows, places end
+  local start = owner.rank * share
+  local own = places:ge(start):logical_and(places:lt(start + share)):nonzero():squeeze(-1)
+  if torch.is_grad_enabled() and rows.requires_grad then rows = sum_gradient(owner, rows:view(rows.shape)) end
+  return rows:index_select(0, own:to(rows.device)), places:index_select(0, own) - start
+end
+
 --- Puts the ranks' tokens together. Every rank goes on with all of them.
 ---@param owner nn.SplitGroup
 ---@param x torch.Tensor [..., tokens, hidden]

@@ -63,7 +63,8 @@ local function read_options(grid, given)
   check_choice("order", o.order, { "1f1b", "interleaved", "all_forwards_first" })
   check(o.chunks >= 1 and o.chunks % 1 == 0, "chunks must be a whole number of at least 1, not %s", o.chunks)
   for name, axis in pairs(OF_AXIS) do
-    if grid[axis] == 1 then options.note_unused("sharding.parallelize", given, { name }, "where " .. axis .. " is 1") end
+    local reason = ("where %s is 1"):format(axis)
+    if grid[axis] == 1 then options.note_unused("sharding.parallelize", given, { name }, reason) end
   end
   return o
 end

@@ -36,7 +36,7 @@ M.CONFIGS = {
     video_token_id = 58, tie_word_embeddings = false,
     text_config = with { num_key_value_heads = 4, num_hidden_layers = 3, rope_theta = 5000,
       rope_parameters = { rope_type = "default", mrope_section = { 2, 1, 1 }, mrope_interleaved = true } },
-    vision_config = { depth = 2, hidden_size = 12, intermediate_size = 20, num_heads = 2, patch_size = 2,
+    vision_config = { depth = 2, hidden_size = 16, intermediate_size = 20, num_heads = 2, patch_size = 2,
       temporal_patch_size = 2, in_channels = 3, spatial_merge_size = 2, out_hidden_size = 16,
       num_position_embeddings = 16, deepstack_visual_indexes = { 0, 1 }, hidden_act = "gelu_pytorch_tanh" } },
 }
@@ -122,13 +122,22 @@ function M.train_alone(form, seed, rows, steps)
   return losses, norms, model, optimizer
 end
 
---- Trains on a grid.
----@param o {form: string, seed: integer, sync: string?, steps: integer?, first: integer?, clip: "model"|"step"|nil}
+--- Returns the micro-batches of a dp row of the grid, of those of all rows.
+local function own_batches(all, grid)
+  local own = {}
+  for row = grid:rank "dp" + 1, #all, grid.dp do
+    for _, batch in ipairs(all[row]) do own[#own + 1] = batch end
+  end
+  return own
+end
+
+--- Trains on a grid. `rows`: of the data, a multiple of grid.dp, which they are unless given.
+---@param o {form: string, seed: integer, sync: string?, steps: integer?, first: integer?, clip: string?, rows: integer?}
 function M.train(model, optimizer, grid, o)
   local losses, norms = {}, {}
   for step = o.first or 1, o.steps or STEPS do
-    local batches = M.batches(o.form, o.seed, step, grid.dp, MICRO_STEPS)
-    local loss = sharding.accumulate(model, batches[grid:rank "dp" + 1], M.count(batches), function(batch)
+    local batches = M.batches(o.form, o.seed, step, o.rows or grid.dp, MICRO_STEPS)
+    local loss = sharding.accumulate(model, own_batches(batches, grid), M.count(batches), function(batch)
       return model(batch, "loss")
     end, { sync = o.sync })
     losses[#losses + 1] = loss:item()

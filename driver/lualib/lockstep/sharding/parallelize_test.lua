@@ -18,10 +18,10 @@ end
 torch.manual_seed(WORLD)
 local function draw(choices) return choices[torch.randint(#choices, {}):item() + 1] end
 
-for _, form in ipairs { "qwen3", "qwen3_tied" } do
+for _, form in ipairs { "qwen3", "qwen3_tied", "qwen3_few_kv", "qwen3_moe", "qwen3_vl" } do
   for _, tp in ipairs(SIZES) do
     for _, kind in ipairs { "sharded", "replicas" } do
-      for _, sequence in ipairs { false, true } do
+      for _, sequence in ipairs(kind == "sharded" and { false, true } or { draw { false, true } }) do
         local seed, sync, clip = torch.randint(100, {}):item(), draw { "last", "each" }, draw { "model", "optim" }
         if kind == "replicas" then clip = "optim" end
         t.test(("AGridLearnsAsOneRank_%s_tp%d_%s_%s"):format(form, tp, kind, tostring(sequence)), function()

@@ -19,6 +19,17 @@ local CALLER = "sharding.tensor_parallel: "
 local function fail(message, ...) core.raise(CALLER .. message:format(...)) end
 local function check(holds, message, ...) if not holds then fail(message, ...) end end
 
+--- The ranks that hold the same part as this one.
+local function same_part(owner, copies)
+  owner.same_part = owner.same_part or {}
+  if not owner.same_part[copies] then
+    local ranks, first = {}, owner.rank - owner.rank % copies
+    for i = 1, copies do ranks[i] = owner.ranks[first + i] end
+    owner.same_part[copies] = { group = dist.group { ranks = ranks }, ranks = ranks }
+  end
+  return owner.same_part[copies]
+end
+
 --- Makes a parameter this rank's part of it, in memory of its own. It stays the same tensor, also for an optimizer that
 --- was made before.
 ---@param p torch.Tensor
@@ -26,16 +37,19 @@ local function check(holds, message, ...) if not holds then fail(message, ...) e
 ---@param one {kind: string}
 ---@param owner sharding.Members
 local function cut(p, dim, one, owner)
+  local copies = one.copies or 1
   local total = p:size(dim)
-  local most = math.ceil(total / owner.size)
-  local start = most * owner.rank
-  local part = p:detach():narrow(dim, start, math.min(most, total - start)):contiguous():clone()
+  local most = splits.largest_part(total, owner.size, copies)
+  local split = { owner = owner, dim = dim, total = total, start = most * math.floor(owner.rank / copies),
+    kind = one.kind, copies = one.copies }
+  local part = splits.own(p:detach(), split):contiguous():clone()
   p.grad = nil
   -- Autograd forgets the old shape, which a graph of an earlier pass keeps, with the dtype alone.
   p:set_data(torch.empty({ 0 }, { dtype = p.dtype == torch.float64 and torch.float32 or torch.float64,
     device = p.device }))
   p:set_data(part)
-  splits.note(p, { owner = owner, dim = dim, total = total, start = start, kind = one.kind })
+  splits.note(p, split)
+  if copies > 1 then splits.sum_parameter(same_part(owner, copies), p) end
 end
 
 M.cut = cut
@@ -112,6 +126,9 @@ end
 --- Parameters are this rank's parts; their values are those of the group's first rank. AdamW and SGD work on them,
 --- optim.clip_grad_norm computes the norm over the ranks, models.save writes whole weights. Replicas: data_parallel in
 --- a group of ranks that have the same parts.
+---
+--- Where a model has fewer heads of keys and values than the group has ranks, consecutive ranks hold the same head, and
+--- sum its gradients.
 ---
 --- Collective: every rank of `group` calls this with the same model and options. Source: Megatron-LM (arXiv 1909.08053,
 --- 2205.05198).

@@ -47,6 +47,7 @@ end
 ---@field name string
 ---@field module nn.Module|torch.Tensor a parameter only where the plan says what it sees
 ---@field kind string
+---@field copies integer? consecutive ranks that hold the same part, of keys and values with fewer heads than ranks
 
 --- Returns the modules that a plan names, in the model's order, and parameters of the model itself.
 ---@param model nn.Module
@@ -119,7 +120,7 @@ function M.check_module(one, size, owners, has_own_plan)
     elseif class == nn.ModuleList then
       fail('"%s" is a ModuleList, which has no forward; name its members, "%s.*"', one.name, one.name)
     end
-    check(not has_own_plan or one.kind == "features",
+    check(not has_own_plan or one.kind == "features" or one.kind == "whole",
       'plan: "%s" is a "%s" layer, but this model divides and joins its tokens itself', one.name, one.kind)
     return
   end
@@ -136,9 +137,9 @@ function M.check_module(one, size, owners, has_own_plan)
     if math.ceil(features / size) * (size - 1) >= features then
       fail('"%s": a vocabulary of %d is too small for %d ranks', one.name, features, size)
     end
-  elseif features % size ~= 0 then
+  elseif features % (size / (one.copies or 1)) ~= 0 then
     fail('"%s": %d %s features cannot be divided by %d ranks', one.name, features,
-      dim == 0 and "output" or "input", size)
+      dim == 0 and "output" or "input", size / (one.copies or 1))
   end
   splits.refuse("sharding.tensor_parallel", weight, "call it once for each model")
   for _, name in ipairs { "weight", "bias" } do
@@ -162,7 +163,8 @@ function M.count_owners(model)
   return owners
 end
 
---- Raises where a rank's queries would meet keys of other heads.
+--- Raises where a rank's queries would meet keys of other heads. Where there are fewer heads of keys and values than
+--- ranks, notes how many ranks share one.
 ---@param model nn.Module
 ---@param found sharding.PlannedModule[]
 ---@param size integer
@@ -175,7 +177,9 @@ function M.check_heads(model, found, size)
   for _, one in ipairs(found) do
     local parent, field = one.name:match "^(.-)([^.]*)$"
     local heads = heads_of[field]
-    if heads and heads % size ~= 0 then
+    if heads and heads < size and field ~= "q_proj" and size % heads == 0 then
+      one.copies = size / heads
+    elseif heads and heads % size ~= 0 then
       fail('"%s": %d heads cannot be divided by %d ranks', one.name, heads, size)
     end
     for other in pairs(heads and heads_of or {}) do

@@ -12,7 +12,6 @@ local options = require "lockstep.options"
 ---@class models.Mixtral: models.CausalLM
 local Mixtral = decoder.CausalLM:subclass("MixtralForCausalLM")
 Mixtral.model_type = "mixtral"
-Mixtral.splits_tokens = false -- a router and experts see all tokens
 Mixtral.keys = decoder.keys { num_key_value_heads = 8, rms_norm_eps = 1e-5, rope_theta = 1e6,
   sliding_window = options.optional, num_experts_per_tok = 2, num_local_experts = 8, output_router_logits = false,
   router_aux_loss_coef = 0.001, router_jitter_noise = 0 }

@@ -67,18 +67,21 @@ local function products(device, flops, weights)
   return math.max(flops / (device.flops * device.efficiency), 2 * weights / device.memory_bandwidth)
 end
 
+--- Returns this rank's part of what tp divides. Ranks beyond the heads of keys and values hold copies of these.
+local function own(shape, c, split, kv) return split / c.tp + kv / math.min(c.tp, shape.kv_heads) end
+
 --- Adds the times of one micro-batch in `count` layers of a kind to `times`.
 local function add_layers(times, shape, device, seq_len, c, kind, count)
   local tokens, passes = seq_len * c.sequences / c.cp, c.checkpoint and 4 or 3
   local kept = kind.kept
-  local split, whole = kind.split_matrix / c.tp, kind.whole_matrix
+  local split, whole = own(shape, c, kind.split_matrix, kind.kv_matrix), kind.whole_matrix
   local compute = passes * (products(device, 2 * tokens * split, split) + products(device, 2 * tokens * whole, whole)
     + products(device, 2 * tokens * kind.expert_matrix, kind.experts / c.ep))
   -- Two products of attention; their gradients take five.
   local scores = 4 * tokens * shape.heads * shape.head_dim * keys_of(seq_len, kind.window) / c.tp
   local attention = scores * (passes - 3 + 3.5) / (device.flops * device.efficiency)
   -- Each pass writes and reads the elements that are kept.
-  local elements = kept.split / c.tp + kept.whole + kept.tokens / (shape.sequence and c.tp or 1)
+  local elements = own(shape, c, kept.split, kept.kv) + kept.whole + kept.tokens / (shape.sequence and c.tp or 1)
   local traffic = passes * 2 * 2 * tokens * elements / device.memory_bandwidth
   times.compute = times.compute + count * (compute + attention + traffic)
 
@@ -92,7 +95,7 @@ local function add_layers(times, shape, device, seq_len, c, kind, count)
   end
   if c.cp > 1 then
     -- Keys and values go round, and in backward their gradients, too; attention hides them.
-    local parts = 2 * tokens * 2 * shape.kv_heads * shape.head_dim / c.tp
+    local parts = 2 * tokens * 2 * shape.kv_heads * shape.head_dim / math.min(c.tp, shape.kv_heads)
     local ring = (2 * repeats + 1) * collective(device, c.cp, c.tp, parts * (c.cp - 1))
     times.cp = times.cp + count * math.max(0, ring - attention)
   end
@@ -112,9 +115,9 @@ local function parameters_of(shape, c, stage)
   for kind = 1, #stage.counts do
     local count = stage.counts[kind]
     local one = shape.kinds[kind]
-    local layer, own = one.split / c.tp + one.whole, one.experts / c.ep
-    dense, experts = dense + count * layer, experts + count * own
-    if count > 0 then largest = math.max(largest, layer + own) end
+    local layer, of_experts = own(shape, c, one.split, one.kv) + one.whole, one.experts / c.ep
+    dense, experts = dense + count * layer, experts + count * of_experts
+    if count > 0 then largest = math.max(largest, layer + of_experts) end
   end
   return dense, experts, largest, root
 end
@@ -140,7 +143,7 @@ function M.activation_bytes(shape, seq_len, c, stage)
   for kind = 1, #stage.counts do
     local count = stage.counts[kind]
     local one = shape.kinds[kind].kept
-    local elements = one.split / c.tp + one.whole + one.tokens / divides
+    local elements = own(shape, c, one.split, one.kv) + one.whole + one.tokens / divides
     if count > 0 then largest = math.max(largest, elements) end
     kept = kept + count * (c.checkpoint and hidden / divides or elements)
   end
@@ -174,10 +177,10 @@ end
 --- Returns what is not hidden of the collectives of fully_shard: in each micro-batch, and in each step.
 local function shard_times(device, c, dense, experts, micro_batch_s)
   local ranks = c.dp * c.cp
-  local own = ranks / c.ep
+  local same = ranks / c.ep -- ranks that hold the same experts
   local function both(bytes)
     return collective(device, ranks, c.tp, bytes * dense * (ranks - 1) / ranks)
-      + collective(device, own, c.tp * c.ep, bytes * experts * (own - 1) / own)
+      + collective(device, same, c.tp * c.ep, bytes * experts * (same - 1) / same)
   end
   if c.reshard then return math.max(0, 2 * both(2) + both(4) - micro_batch_s), 0 end
   -- The first forward hides the gathering, and the last backward the reduction.

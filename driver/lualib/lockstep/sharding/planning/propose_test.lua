@@ -39,7 +39,7 @@ for _, folder in ipairs(FOLDERS) do
     local shape = shapes.of(model.config)
     local sum = shape.outside + shape.vocabulary * (shape.is_tied and 1 or 2)
     for _, kind in ipairs(shape.layers) do
-      sum = sum + shape.kinds[kind].split + shape.kinds[kind].whole + shape.kinds[kind].experts
+      sum = sum + shape.kinds[kind].split + shape.kinds[kind].kv + shape.kinds[kind].whole + shape.kinds[kind].experts
     end
     t.equal(sum, model:num_parameters())
   end)
@@ -85,7 +85,7 @@ for _, family in ipairs { "llama", "qwen3", "qwen3_moe" } do
 
     local of_a_layer = (measured_elements(config, 4) - measured_elements(config, 2)) / 2
 
-    t.near(kept.split + kept.tokens + kept.whole, of_a_layer, 0.01 * of_a_layer)
+    t.near(kept.split + kept.kv + kept.tokens + kept.whole, of_a_layer, 0.01 * of_a_layer)
   end)
 end
 
@@ -95,7 +95,7 @@ t.test("ActivationsAreNearMegatronsFormula", function()
     local kept = shapes.of(config).kinds[1].kept
     local megatron = config.hidden_size * (18 + 4 * config.intermediate_size / config.hidden_size)
 
-    t.near(2 * (kept.split + kept.tokens + kept.whole), megatron, 0.1 * megatron)
+    t.near(2 * (kept.split + kept.kv + kept.tokens + kept.whole), megatron, 0.1 * megatron)
   end
 end)
 
@@ -129,6 +129,19 @@ t.test("TpDividesWhatThePlanDivides", function()
   t.equal(bytes, 18 * own + 8 * (layer + root))
 end)
 
+t.test("RanksBeyondTheHeadsHoldCopiesOfKeysAndValues", function()
+  local config = plain.copy(LLAMA_8B, { num_key_value_heads = 2 })
+  local shape = shapes.of(config)
+  local stage = shapes.stages(shape, 1, 1)[1]
+  local norms, kv = 65 * 4096, 32 * 2 * 4096 * 256
+
+  local bytes = cost.parameter_bytes(shape, candidate { tp = 8, micro_batches = 2 }, stage)
+
+  local all = (shape.parameters - norms - kv) / 8 + kv / 2 + norms
+  local layer = (all - 2 * 128256 * 4096 / 8 - 4096) / 32
+  t.equal(bytes, 22 * all + 4 * layer)
+end)
+
 t.test("ExpertsAreSharedOutOverTheirOwnDp", function()
   local shape = shapes.of(QWEN_235B)
   local stage = shapes.stages(shape, 1, 1)[1]
@@ -149,7 +162,7 @@ t.test("StagesKeepAsManyMicroBatchesAsTheirOrder", function()
     local one = { stage = stage, counts = { 8 }, is_first = false, is_last = false }
     local none = { stage = 3, counts = { 8 }, is_first = false, is_last = false }
     local layer = shape.kinds[1].kept
-    local elements = 8 * (layer.split + layer.tokens + layer.whole)
+    local elements = 8 * (layer.split + layer.kv + layer.tokens + layer.whole)
     local single = cost.activation_bytes(shape, 4096, candidate { pp = 4 }, none)
     return 1 + (cost.activation_bytes(shape, 4096, c, one) - single) / (2 * 4096 * elements)
   end
@@ -247,7 +260,8 @@ t.test("ProposalsOfRandomConfigsAreGridsThatFit", function()
       local grid, about = one.grid, ("seed %d, proposal %d"):format(seed, i)
       local sizes = grids.sizes(grid, more.gpus) -- raises where sharding.grid would
       t.equal(sizes.tp * sizes.cp * sizes.pp * sizes.dp, more.gpus, about)
-      t.equal(config.num_key_value_heads % grid.tp, 0, about)
+      local kv = config.num_key_value_heads
+      t.truthy(config.num_attention_heads % grid.tp == 0 and (kv % grid.tp == 0 or grid.tp % kv == 0), about)
       t.equal((config.num_experts or 1) % grid.ep, 0, about)
       t.equal(one.micro_batches * one.sequences * grid.dp * more.seq_len, more.tokens_per_step, about)
       t.truthy(one.memory_gib <= 0.8 * more.memory_gib and grid.pp * one.chunks <= config.num_hidden_layers, about)
@@ -293,9 +307,10 @@ t.test("LosersSayWhy", function()
   end
 
   t.equal(why("tp", 16), "tp 16 would span nodes of 8 GPUs")
-  t.equal(why("tp", 8), '"model.layers.0.self_attn.k_proj": 4 heads cannot be divided by 8 ranks')
   t.equal(why("pp", 128), "pp 128 is more than the 94 layers")
   t.equal(why("dp", 128), "dp 128 does not divide the 64 sequences of a step")
+  proposals = propose(plain.copy(LLAMA_8B, { num_attention_heads = 12, num_key_value_heads = 12 }))
+  t.equal(why("tp", 8), '"model.layers.0.self_attn.q_proj": 12 heads cannot be divided by 8 ranks')
   local small = propose(LLAMA_70B, { gpus = 8, memory_gib = 80 })
   t.equal(#small, 0)
   t.truthy(tostring(small):match "^no grid fits\n.*needs [%d.]+ GiB of 64 %(80 %% of 80%)", tostring(small))

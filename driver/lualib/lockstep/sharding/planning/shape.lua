@@ -11,6 +11,8 @@ local M = {}
 --- Layers of one kind: those with parameters of the same shapes and the same window.
 ---@class sharding.LayerKind
 ---@field split integer parameters that tensor parallelism divides
+---@field kv integer parameters of keys and values, divided by at most their heads
+---@field kv_matrix integer those of `kv` that each token is multiplied by
 ---@field whole integer other parameters outside of the experts
 ---@field experts integer parameters of all experts
 ---@field split_matrix integer those of `split` that each token is multiplied by
@@ -20,7 +22,7 @@ local M = {}
 ---@field per_token integer experts that a token is sent to; 0 without experts
 ---@field width integer of the MLP, or of an expert
 ---@field window integer|false
----@field kept {split: number, tokens: number, whole: number} elements of a token for backward; see kept_of
+---@field kept {split: number, kv: number, tokens: number, whole: number} elements of a token for backward; see kept_of
 
 ---@class sharding.ModelShape
 ---@field model models.CausalLM on "meta"
@@ -58,6 +60,7 @@ local function planned(model)
   return kinds, function(tp)
     if tp == 1 then return nil end
     local ok, reason = pcall(function()
+      for _, one in ipairs(found) do one.copies = nil end -- of another tp
       tensor_plan.check_heads(model, found, tp)
       for _, one in ipairs(found) do tensor_plan.check_module(one, tp, owners, has_own_plan(one.name)) end
     end)
@@ -66,7 +69,7 @@ local function planned(model)
 end
 
 local function new_kind(settings, window)
-  return { split = 0, whole = 0, experts = 0, split_matrix = 0, whole_matrix = 0, expert_matrix = 0, norms = 0,
+  return { split = 0, kv = 0, kv_matrix = 0, whole = 0, experts = 0, split_matrix = 0, whole_matrix = 0, expert_matrix = 0, norms = 0,
     per_token = 0, width = settings.intermediate_size, window = window }
 end
 
@@ -79,7 +82,7 @@ local function add(kind, settings, name, p, is_split)
     kind.expert_matrix = kind.expert_matrix + count / p:size(0) * kind.per_token
     kind.width = settings.moe_intermediate_size or settings.intermediate_size
   else
-    local what = is_split and "split" or "whole"
+    local what = not is_split and "whole" or name:find "%.[kv]_proj%." and "kv" or "split"
     kind[what] = kind[what] + count
     if p:dim() == 2 then kind[what .. "_matrix"] = kind[what .. "_matrix"] + count end
     if p:dim() == 1 and name:find "norm%.weight$" and p:size(0) == settings.hidden_size
@@ -89,19 +92,19 @@ local function add(kind, settings, name, p, is_split)
   end
 end
 
---- Returns the elements that a layer keeps of a token for backward, apart by what divides them. tp divides `split`. It
---- divides `tokens` where the tokens between the layers are split. Nothing divides `whole`. The elements are those of
+--- Returns the elements that a layer keeps of a token for backward, apart by what divides them. tp divides `split`, and `kv`
+--- as far as there are heads. It divides `tokens` where the tokens between the layers are split. Nothing divides `whole`. The elements are those of
 --- models.Layer: the inputs of linear layers and norms; queries, keys and values, and the attention's result; gate, up
 --- and their product.
 ---@param shape sharding.ModelShape
 ---@param kind sharding.LayerKind
----@return {split: number, tokens: number, whole: number}
+---@return {split: number, kv: number, tokens: number, whole: number}
 local function kept_of(shape, kind)
   local c = shape.model.settings
   local q, kv = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
-  local split = 2 * q + 2 * kv + 2 * c.num_attention_heads -- the log-sum-exp of each head is float32
-  if c.qk_norm then split = split + q + kv end
-  local kept = { split = split, tokens = kind.norms * c.hidden_size, whole = 2 * c.hidden_size }
+  local split = 2 * q + 2 * c.num_attention_heads -- the log-sum-exp of each head is float32
+  if c.qk_norm then split = split + q end
+  local kept = { split = split, kv = (c.qk_norm and 3 or 2) * kv, tokens = kind.norms * c.hidden_size, whole = 2 * c.hidden_size }
   if kind.per_token > 0 then
     -- Rows before and after the experts; indices and shares of the router, of 8 and 4 bytes.
     kept.whole = kept.whole + kind.per_token * (2 * c.hidden_size + 3 * kind.width + 15) + 3 * shape.num_experts + 2
