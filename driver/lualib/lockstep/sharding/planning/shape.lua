@@ -69,8 +69,8 @@ local function planned(model)
 end
 
 local function new_kind(settings, window)
-  return { split = 0, kv = 0, kv_matrix = 0, whole = 0, experts = 0, split_matrix = 0, whole_matrix = 0, expert_matrix = 0, norms = 0,
-    per_token = 0, width = settings.intermediate_size, window = window }
+  return { split = 0, kv = 0, whole = 0, experts = 0, split_matrix = 0, kv_matrix = 0, whole_matrix = 0,
+    expert_matrix = 0, norms = 0, per_token = 0, width = settings.intermediate_size, window = window }
 end
 
 --- Adds a parameter of a layer to its kind, and its shape to the text that tells kinds apart.
@@ -92,10 +92,10 @@ local function add(kind, settings, name, p, is_split)
   end
 end
 
---- Returns the elements that a layer keeps of a token for backward, apart by what divides them. tp divides `split`, and `kv`
---- as far as there are heads. It divides `tokens` where the tokens between the layers are split. Nothing divides `whole`. The elements are those of
---- models.Layer: the inputs of linear layers and norms; queries, keys and values, and the attention's result; gate, up
---- and their product.
+--- Returns the elements that a layer keeps of a token for backward, apart by what divides them. tp divides `split`, and
+--- `kv` as far as there are heads. It divides `tokens` where the tokens between the layers are split. Nothing divides
+--- `whole`. The elements are those of models.Layer: the inputs of linear layers and norms; queries, keys and values,
+--- and the attention's result; gate, up and their product.
 ---@param shape sharding.ModelShape
 ---@param kind sharding.LayerKind
 ---@return {split: number, kv: number, tokens: number, whole: number}
@@ -104,7 +104,8 @@ local function kept_of(shape, kind)
   local q, kv = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
   local split = 2 * q + 2 * c.num_attention_heads -- the log-sum-exp of each head is float32
   if c.qk_norm then split = split + q end
-  local kept = { split = split, kv = (c.qk_norm and 3 or 2) * kv, tokens = kind.norms * c.hidden_size, whole = 2 * c.hidden_size }
+  local kept = { split = split, kv = (c.qk_norm and 3 or 2) * kv, tokens = kind.norms * c.hidden_size,
+    whole = 2 * c.hidden_size }
   if kind.per_token > 0 then
     -- Rows before and after the experts; indices and shares of the router, of 8 and 4 bytes.
     kept.whole = kept.whole + kind.per_token * (2 * c.hidden_size + 3 * kind.width + 15) + 3 * shape.num_experts + 2
