@@ -77,6 +77,11 @@ std::vector<double> BitsPerByte(const Folder& folder, const std::string& out) {
   return bits;
 }
 
+// Returns the setting of the script for "data_parallel" or "fully_shard".
+std::string ShardSetting(std::string_view parallel) {
+  return absl::StrCat("parallel.fully_shard=", parallel == "fully_shard" ? "true" : "false");
+}
+
 TEST(Pretrain, LearnsTheLanguageAndWritesAModel) {
   const Folder folder;
   WriteDocuments(folder);
@@ -87,7 +92,7 @@ TEST(Pretrain, LearnsTheLanguageAndWritesAModel) {
 
       const Ended ended = RunOne(
           Pretrain(folder, out,
-                   {absl::StrCat("parallel=", parallel), absl::StrCat("optimizer=", optimizer)}));
+                   {ShardSetting(parallel), absl::StrCat("optimizer=", optimizer)}));
 
       ASSERT_EQ(ended.exit_code, 0) << ended.err;
       EXPECT_THAT(ended.out, AllOf(HasSubstr("54 documents to learn from, 6 held out"),
@@ -115,7 +120,7 @@ TEST(Pretrain, LearnsInBf16WithFloat32Masters) {
     SCOPED_TRACE(parallel);
 
     const Ended ended =
-        RunOne(Pretrain(folder, parallel, {"precision=bf16", absl::StrCat("parallel=", parallel)}));
+        RunOne(Pretrain(folder, parallel, {"precision=bf16", ShardSetting(parallel)}));
 
     ASSERT_EQ(ended.exit_code, 0) << ended.err;
     EXPECT_THAT(ended.out, HasSubstr("\nprecision: bf16, with float32 masters\n"));

@@ -17,7 +17,6 @@ local muon = require "lockstep.optim.muon"
 local optimizer = require "lockstep.optim.optimizer"
 local options = require "lockstep.options"
 local sgd = require "lockstep.optim.sgd"
-local torch = require "lockstep.torch"
 
 local M = {}
 

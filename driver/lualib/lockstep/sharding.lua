@@ -23,21 +23,34 @@ local M = {
   weighted_mean = require("lockstep.sharding.loops.means").weighted_mean,
 }
 
---- Returns sharding.data_parallel(net, opts.data_parallel) or sharding.fully_shard(net, opts.fully_shard), as `kind`
---- says: for scripts that leave the choice to the command line. Collective: every rank of the options' group gives the
---- same kind.
+--- Makes the model that a configuration asks for, for scripts that leave the choice to the command line. `kind` is
+--- "data_parallel" or "fully_shard", for sharding.data_parallel(net, opts.data_parallel) or sharding.fully_shard(net,
+--- opts.fully_shard). Or it is a table of a grid's sizes and `fully_shard`, true or false, for sharding.parallelize:
 ---
 ---     local model = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = true } })
+---     local model = sharding.parallel(net, { tp = 2, fully_shard = true })
+---
+--- Collective: every rank of the options' group gives the same kind.
 ---@param net nn.Module
----@param kind string "data_parallel" or "fully_shard"
+---@param kind string|table {tp: integer?, cp: integer?, ep: integer?, pp: integer?, fully_shard: boolean?, ...}
 ---@param opts {data_parallel: sharding.DataParallelOptions?, fully_shard: sharding.FullyShardOptions?}?
 ---@return sharding.DataParallel|sharding.FullyShard
 function M.parallel(net, kind, opts)
   local o = options.read("sharding.parallel", opts, { data_parallel = {}, fully_shard = {} })
+  if type(kind) == "table" then
+    local sizes = plain.copy(kind)
+    local shards, sequence = rawget(kind, "fully_shard"), rawget(kind, "sequence")
+    sizes.fully_shard, sizes.sequence = nil, nil
+    plain.check(shards == nil or type(shards) == "boolean",
+      "sharding.parallel: fully_shard of the table must be true or false, not a %s", type(shards))
+    local grid = M.grid(sizes)
+    return M.parallelize(net, grid, { fully_shard = shards and o.fully_shard or false, sequence = sequence,
+      data_parallel = not shards and o.data_parallel or nil })
+  end
   local found = disagreement.gather(tostring(kind), (o[kind] or {}).group)
   if found then core.raise("sharding.parallel: every rank must give the same kind, got " .. found) end
   plain.check(kind == "data_parallel" or kind == "fully_shard",
-    'sharding.parallel: expected "data_parallel" or "fully_shard", not "%s"', kind)
+    'sharding.parallel: expected "data_parallel", "fully_shard" or a table of sizes, not "%s"', kind)
   return M[kind](net, o[kind])
 end
 

@@ -220,17 +220,22 @@ end
 
 -- State -----------------------------------------------------------------------------------------------
 
---- Returns what each rank of the loader gives, by rank. Collective, unless the loader is alone.
+--- Returns what each rank of the loader gives, by rank. Collective, unless the loader is alone. In a grid several ranks
+--- of the run have the same rank of the loader, and give the same.
 ---@param value any
 ---@return any[]
 function Loader:of_ranks(value)
   if self.world == 1 then return { value } end
-  plain.check(self.world == dist.world_size(), "loader:state_dict: the ranks may have taken different numbers of "
+  plain.check(dist.world_size() % self.world == 0, "loader:state_dict: the ranks may have taken different numbers of "
     .. "samples, and only the %d ranks of the run can tell each other; this loader has %d", dist.world_size(),
     self.world)
   local values = {}
   for _, theirs in ipairs(dist.all_gather_object { rank = self.rank, value = value }) do
     values[theirs.rank + 1] = theirs.value
+  end
+  for rank = 0, self.world - 1 do
+    plain.check(values[rank + 1] ~= nil, "loader:state_dict: this loader has %d ranks, and no rank of the run has its "
+      .. "rank %d", self.world, rank)
   end
   return values
 end

@@ -31,6 +31,12 @@ local RATIOS = {
   match_rms_adamw = function(rows, columns) return 0.2 * math.sqrt(math.max(rows, columns)) end,
 }
 
+--- The shape of the matrix that a parameter is, or is a part of.
+local function whole_shape(p)
+  local place, split = fully_shard.place_of(p), splits.of(p)
+  return place and place.shape or split and splits.whole_shape(p, split) or p:size()
+end
+
 ---@type OptimizerKind
 local M = {}
 
@@ -56,9 +62,7 @@ M.check = function(o, check)
 end
 
 M.check_parameter = function(p, what)
-  splits.refuse(M.name, p, "it would make each part orthogonal alone; use optim.AdamW")
-  local place = fully_shard.place_of(p)
-  local shape = place and place.shape or p:size()
+  local place, shape = fully_shard.place_of(p), whole_shape(p)
   if #shape == 2 then return end
   core.raise(string.format("%s%s has shape {%s}, and only matrices can be made orthogonal; give it to optim.AdamW, as "
     .. "embeddings and heads", what, place and (' ("%s")'):format(place.name) or "", table.concat(shape, ", ")))
@@ -98,8 +102,11 @@ M.update = function(bucket, group, lr)
     buffer:lerp_(grad, 1 - group.momentum)
     updates[owner] = group.nesterov and grad:lerp(buffer, group.momentum) or buffer
     places[owner] = fully_shard.place_of(owner)
+    local split = splits.of(owner)
     if places[owner] then
       order[#order + 1] = owner
+    elseif split then -- every rank of tensor_parallel makes the whole matrix orthogonal, and keeps its part
+      updates[owner] = splits.own(orthogonalize(splits.whole(updates[owner], split), group), split)
     else
       updates[owner] = orthogonalize(updates[owner], group)
     end
@@ -107,7 +114,7 @@ M.update = function(bucket, group, lr)
   orthogonalize_parts(updates, places, order, group)
   for i, p in ipairs(bucket.params) do
     local owner = bucket.owners[i]
-    local shape = places[owner] and places[owner].shape or p:size()
+    local shape = whole_shape(owner)
     p:mul_(1 - lr * group.weight_decay)
     p:sub_(updates[owner]:to(p.dtype) * (lr * RATIOS[group.adjust_lr](shape[1], shape[2])))
   end
