@@ -146,7 +146,8 @@ function dist.functional.reduce_scatter(x, options) end
 ---
 ---     local rows = dist.functional.all_to_all(x, { sent = { 2, 0 }, received = { 1, 3 } })
 ---@param x torch.Tensor
----@param options {split_dim: integer?, concat_dim: integer?, sent: integer[]?, received: integer[]?, group: dist.Group?}
+---@param options {split_dim: integer?, concat_dim: integer?, sent: integer[]?, received: integer[]?,
+--- group: dist.Group?}
 ---@return torch.Tensor
 function dist.functional.all_to_all(x, options) end
 

@@ -3,7 +3,6 @@
 ---     self.mlp = experts.Mixture { hidden = 64, intermediate = 24, experts = 8, per_token = 2 }
 ---     local y, router_logits = self.mlp(x)
 
-local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
@@ -159,8 +158,7 @@ end
 
 --- Returns the balance loss of Switch Transformers (arXiv 2101.03961), as transformers computes it: the sum over
 --- experts of the share of tokens times the mean probability, times the number of experts. Shares and means are over
---- the tokens of all layers. The result is per_token where all experts get as many tokens. Within
---- sharding.context_parallel they are over the tokens of all chunks: collective there.
+--- the tokens of all layers. The result is per_token where all experts get as many tokens.
 ---@param router_logits torch.Tensor[] [tokens, experts] of each layer
 ---@param per_token integer
 ---@return torch.Tensor
@@ -173,13 +171,6 @@ function M.balance_loss(router_logits, per_token)
     tokens = tokens + torch.zeros_like(shares):scatter(-1, chosen, 1):sum(0)
     probabilities = probabilities + shares:sum({ 0 })
     rows = rows + logits:size(0)
-  end
-  local current = chunks.current()
-  if current then
-    probabilities = dist.functional.all_reduce(probabilities, "sum", { group = current.group })
-    local counts = torch.cat({ tokens, tokens:new_full({ 1 }, rows) })
-    counts = dist.all_reduce(counts, "sum", { group = current.group })
-    tokens, rows = counts:narrow(0, 0, num_experts), counts[num_experts]
   end
   return (tokens / rows * (probabilities / rows)):sum() * num_experts
 end

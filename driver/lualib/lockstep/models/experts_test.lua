@@ -16,7 +16,7 @@ end
 
 --- Sends each token to its experts, one after another.
 local function one_by_one(net, x, per_token)
-  local shares, chosen = net.gate(x):softmax(-1, { dtype = torch.float32 }):topk(per_token, -1)
+  local shares, chosen = net.gate(x):softmax(-1, { dtype = x.dtype }):topk(per_token, -1)
   shares = (shares / shares:sum({ -1 }, true)):to(x.dtype)
   local rows, list = {}, chosen:totable()
   for token = 0, x:size(0) - 1 do
