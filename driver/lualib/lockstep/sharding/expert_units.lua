@@ -13,44 +13,69 @@ local M = {}
 ---@field replicas integer whole copies among them
 ---@field modules table<nn.Module, true> the units
 
+--- Two cores as one: see lockstep.core.sharding.FullyShard.
 ---@class sharding.ShardedCores
----@field first lockstep.core.sharding.ShardedModel all but the experts
----@field second lockstep.core.sharding.ShardedModel the experts, with a root that has no parameters
+---@field first lockstep.core.sharding.FullyShard all but the experts
+---@field second lockstep.core.sharding.FullyShard the experts, with a root that has no parameters
 ---@field count integer units of `first`
 ---@field is_second table<string, true> names of the experts' parameters
 local Cores = {}
 Cores.__index = Cores
 
-function Cores:call(unit, fn, module, ...)
-  if unit >= self.count then return self.second:call(unit - self.count + 1, fn, module, ...) end
-  if unit > 0 then return self.first:call(unit, fn, module, ...) end
-  return self.first:call(0, function(...) return self.second:call(0, fn, ...) end, module, ...)
+--- Calls fn(...) as a forward of a unit. The root is that of both. Collective.
+---@param unit integer from 0
+---@param fn fun(...): ...
+---@param ... any
+---@return any ...
+function Cores:call(unit, fn, ...)
+  if unit >= self.count then return self.second:call(unit - self.count + 1, fn, ...) end
+  if unit > 0 then return self.first:call(unit, fn, ...) end
+  return self.first:call(0, function(...) return self.second:call(0, fn, ...) end, ...)
 end
 
+--- Returns this rank's parts by the parameters' names.
+---@return table<string, torch.Tensor>
 function Cores:shards() return plain.copy(self.first:shards(), self.second:shards()) end
 
+--- Calls fn(...) without averaging.
+---@param fn fun(...): ...
+---@param ... any
+---@return any ...
 function Cores:no_sync(fn, ...)
   return self.first:no_sync(function(...) return self.second:no_sync(fn, ...) end, ...)
 end
 
+--- Calls fn(...) with all parameters gathered. Collective.
+---@param fn fun(...): ...
+---@param ... any
+---@return any ...
 function Cores:full(fn, ...)
   return self.first:full(function(...) return self.second:full(fn, ...) end, ...)
 end
 
+--- Forgets whole gradients.
 function Cores:drop_gradients()
   self.first:drop_gradients()
   self.second:drop_gradients()
 end
 
+--- Returns the whole tensors of a unit, from its shards or from `pieces`. Collective.
+---@param unit integer from 0
+---@param pieces torch.Tensor[]?
+---@return table<string, torch.Tensor>
 function Cores:gather(unit, pieces)
   if unit >= self.count then return self.second:gather(unit - self.count + 1, pieces) end
   return self.first:gather(unit, pieces)
 end
 
-function Cores:load(name, whole, into)
-  return (self.is_second[name] and self.second or self.first):load(name, whole, into)
-end
+--- Takes this rank's part of a whole value into the parameter's shard, or into another tensor.
+---@param name string
+---@param whole torch.Tensor
+---@param into torch.Tensor?
+function Cores:load(name, whole, into) (self.is_second[name] and self.second or self.first):load(name, whole, into) end
 
+--- Returns the counts and bytes of both, added up.
+---@return sharding.FullyShardStats
 function Cores:stats()
   local stats, of_experts = self.first:stats(), self.second:stats()
   for name, value in pairs(of_experts) do
@@ -63,7 +88,7 @@ end
 ---@param units sharding.Unit[] the root first
 ---@param buffers table[]
 ---@param o table options of sharding.fully_shard; `experts` where ranks share them
----@return lockstep.core.sharding.ShardedModel|sharding.ShardedCores
+---@return lockstep.core.sharding.FullyShard|sharding.ShardedCores
 function M.core(units, buffers, o)
   local experts, others = o.experts, plain.copy(o)
   others.experts = nil

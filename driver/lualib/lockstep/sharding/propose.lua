@@ -38,6 +38,22 @@ local H100 = { flops = 989e12, efficiency = 0.6, memory_bandwidth = 3.35e12, lin
 ---@field mfu number FLOPs that the model needs, by the GPU's peak
 ---@field shares table<string, number> seconds of the step by what takes them
 
+---@class sharding.ProposeOptions
+---@field config table|string
+---@field gpus integer
+---@field memory_gib number
+---@field seq_len integer
+---@field tokens_per_step integer
+---@field grid {tp: integer?, cp: integer?, ep: integer?, pp: integer?, dp: integer?}?
+---@field measured table?
+---@field flops number?
+---@field efficiency number?
+---@field memory_bandwidth number?
+---@field link_gb_s number?
+---@field network_gb_s number?
+---@field gpus_per_node integer?
+---@field latency_us number?
+
 ---@class sharding.Loser
 ---@field grid table<string, integer> the axes that decide it
 ---@field why string
@@ -386,8 +402,7 @@ end
 --- reshard_after_forward (true).
 ---
 ---     measured = { step_s = 4.2, grid = { tp = 2 }, gpus = 8, tokens_per_step = 2 ^ 20 }
----@param opts {config: table|string, gpus: integer, memory_gib: number, seq_len: integer, tokens_per_step: integer,
---- [string]: any}
+---@param opts sharding.ProposeOptions
 ---@return sharding.Proposal[] # with losers: sharding.Loser[], candidates, parameters, efficiency
 local function propose(opts)
   local o = read_options(opts)
