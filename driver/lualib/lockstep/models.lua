@@ -125,6 +125,8 @@ function M.outline(caller, raw) return parameter.on_meta(find_class(caller, raw)
 ---@field ignore string[]|string? as for models.build
 ---@field shard sharding.FullyShardOptions?
 ---@field part "visual"|"language"|nil
+---@field grid sharding.Grid?
+---@field parallel sharding.ParallelOptions?
 
 --- Loads a model from a Hugging Face folder: config.json and *.safetensors, in one file or in several with an index.
 ---
@@ -136,15 +138,23 @@ function M.outline(caller, raw) return parameter.on_meta(find_class(caller, raw)
 ---
 ---     local model = models.load(dir, { dtype = torch.float32, shard = { param_dtype = torch.bfloat16 } })
 ---
+--- grid: of sharding.grid; `parallel` has the options of sharding.parallelize, whose result is returned. Each rank
+--- reads the parts of the weights that it keeps. Collective.
+---
+---     local model = models.load(dir, { grid = sharding.grid { tp = 2 }, parallel = { sequence = true } })
+---
 --- part: a part of a model of pictures, for a module on its own ranks; the rest is neither read nor kept. "visual" is
 --- the tower: model(batch) and model:visual(batch) return its tokens. "language" is all else, and takes these tokens as
 --- batch.visual. models.save writes the parts of all ranks as one folder.
 ---@param dir string a folder, or OWNER/MODEL in Hugging Face's local cache
 ---@param opts models.LoadOptions?
----@return models.CausalLM|sharding.FullyShard
+---@return models.CausalLM|sharding.FullyShard|sharding.DataParallel
 function M.load(dir, opts)
   local o = options.read("models.load", opts, { dtype = options.optional, device = "cpu", ignore = options.optional,
-    shard = options.optional, part = options.optional })
+    shard = options.optional, part = options.optional, grid = options.optional, parallel = options.optional })
+  plain.check(o.grid ~= nil or o.parallel == nil, "models.load: parallel is for a grid; give grid = sharding.grid {}")
+  plain.check(o.grid == nil or o.shard == nil and o.part == nil, "models.load: %s is not for a model on a grid%s",
+    o.part and "part" or "shard", o.part and "" or "; give parallel = { fully_shard = { ... } }")
   if o.dtype ~= nil then config.check_dtype("models.load", o.dtype) end
   local path = folder.find(dir, "models.load")
   local raw, text = config.read(path)
@@ -157,6 +167,10 @@ function M.load(dir, opts)
   config.check_stop_ids("generation_config.json", model.stop_ids, model.settings.vocab_size)
   local how = { path = path, device = o.device, dtype = o.dtype or config.dtype(raw), shard = o.shard }
   if o.part ~= nil then loading.take_part(model, tensors, o.part, how) end
+  if o.grid then
+    how.parallel = o.parallel
+    return loading.fill_grid(model, tensors, o.grid, how)
+  end
   if o.shard then return loading.fill_sharded(model, tensors, how) end
   loading.fill(model, tensors, how)
   return model

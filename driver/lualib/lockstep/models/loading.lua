@@ -7,7 +7,9 @@
 local core = require "lockstep.core"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local nn = require "lockstep.nn"
+local parallelize = require "lockstep.sharding.parallelize"
 local plain = require "lockstep.plain"
+local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -124,6 +126,26 @@ local function is_as_on_disk(layout, name, own)
   return layout[name] and layout[name]:is_contiguous() and shape(layout[name]) == shape(own)
 end
 
+--- Returns stand-ins for the tensors of a state, which keep their whole shapes when layers are split.
+local function outlines(state)
+  local copies = {}
+  for name, tensor in pairs(state) do
+    copies[name] = torch.empty(tensor.shape, { dtype = tensor.dtype, device = "meta" })
+  end
+  return copies
+end
+
+--- Puts the whole value of a parameter together that the files hold in another form, such as experts one by one.
+local function assemble(model, own, index, tensors, name, dtype)
+  local state = plain.copy(own)
+  state[name] = torch.empty(own[name].shape, { dtype = dtype })
+  local with_state = setmetatable({ state_dict = function() return state end }, { __index = model })
+  for disk_name, view in pairs(model.layouts(with_state)[index]) do
+    if view.device ~= "meta" then view:copy_(tensors[disk_name]) end
+  end
+  return state[name]
+end
+
 --- Gives each parameter of a model that was built on "meta" its values from the files.
 ---@param model models.CausalLM
 ---@param tensors table<string, torch.Tensor> by name on disk; is changed
@@ -149,36 +171,69 @@ function M.fill(model, tensors, opts)
   end)
 end
 
---- Shards a model that was built on "meta". A parameter that the files hold in another form, such as experts one by
---- one, is put together by the ranks that keep a part of it, one parameter at a time.
+--- Makes the whole value of each parameter, one at a time, where take(name) is true, and gives it to put(name, whole).
+local function each_value(model, files, opts, wants, put)
+  for _, name in ipairs(files.names) do
+    if wants(name) then
+      local is_there = is_as_on_disk(files.layout, name, files.own[name])
+      put(name, is_there and files.tensors[name]
+        or assemble(model, files.own, files.index, files.tensors, name, opts.dtype or files.own[name].dtype))
+    end
+  end
+end
+
+--- Returns what the files hold of a model, before its layers are split.
+local function read_files(model, tensors, opts)
+  local layout, index = layout_of(model, tensors, opts)
+  local files = { layout = layout, index = index, tensors = tensors, own = outlines(model:state_dict()), names = {} }
+  for name in model:named_parameters() do table.insert(files.names, name) end
+  return files
+end
+
+--- Shards a model whose files have been read. A parameter that the files hold in another form is put together by the
+--- ranks that keep a part of it, one parameter at a time.
+local function shard(model, files, opts, shards)
+  local function dtype_of(name)
+    local is_there = is_as_on_disk(files.layout, name, files.own[name])
+    return opts.dtype or (is_there and files.tensors[name] or files.own[name]).dtype
+  end
+  local sharded, take = fully_shard.from_meta(model, shards, dtype_of, opts.device)
+  local kept = {}
+  for name, part in sharded:named_parameters() do kept[name] = part:numel() > 0 end
+  each_value(model, files, opts, function(name) return kept[name] end, take)
+  return sharded
+end
+
+--- Shards a model that was built on "meta".
 ---@param model models.CausalLM
 ---@param tensors table<string, torch.Tensor> by name on disk; is changed
 ---@param opts {path: string, device: string, dtype: torch.dtype, shard: sharding.FullyShardOptions}
 ---@return sharding.FullyShard
 function M.fill_sharded(model, tensors, opts)
-  local layout, index = layout_of(model, tensors, opts)
-  local own, names = model:state_dict(), {}
-  for name in model:named_parameters() do names[#names + 1] = name end
-  local function dtype_of(name)
-    return opts.dtype or (is_as_on_disk(layout, name, own[name]) and tensors[name] or own[name]).dtype
-  end
-  local sharded, take = fully_shard.from_meta(model, opts.shard, dtype_of, opts.device)
-  local kept = {}
-  for name, part in sharded:named_parameters() do kept[name] = part:numel() > 0 end
-  for _, name in ipairs(names) do
-    if kept[name] and is_as_on_disk(layout, name, own[name]) then
-      take(name, tensors[name])
-    elseif kept[name] then
-      local state = plain.copy(own)
-      state[name] = torch.empty(own[name].shape, { dtype = dtype_of(name) })
-      local with_state = setmetatable({ state_dict = function() return state end }, { __index = model })
-      for disk_name, view in pairs(model.layouts(with_state)[index]) do
-        if view.device ~= "meta" then view:copy_(tensors[disk_name]) end
-      end
-      take(name, state[name])
-    end
-  end
-  return sharded
+  return shard(model, read_files(model, tensors, opts), opts, opts.shard)
+end
+
+--- Puts a model that was built on "meta" on a grid. Each rank reads the parts of the weights that it keeps.
+---@param model models.CausalLM
+---@param tensors table<string, torch.Tensor> by name on disk; is changed
+---@param grid sharding.Grid
+---@param opts {path: string, device: string, dtype: torch.dtype, parallel: sharding.ParallelOptions}
+---@return sharding.FullyShard|sharding.DataParallel
+function M.fill_grid(model, tensors, grid, opts)
+  local files = read_files(model, tensors, opts)
+  return parallelize.on_meta(model, grid, opts.parallel, function(shards)
+    if shards then return shard(model, files, opts, shards) end
+    local metas, values = {}, {}
+    for name, p in model:named_parameters() do metas[name] = p end
+    each_value(model, files, opts, function(name) return metas[name] ~= nil end, function(name, whole)
+      local meta = metas[name]
+      local split = splits.of(meta)
+      local part = split and splits.own(whole, split, name):contiguous():clone() or whole
+      values[meta] = part:to { device = opts.device, dtype = opts.dtype }:requires_grad_(true)
+      splits.move(meta, values[meta])
+    end)
+    for _, place in ipairs(nn.parameter_places(model)) do place.fields[place.name] = values[place.tensor] end
+  end)
 end
 
 return M

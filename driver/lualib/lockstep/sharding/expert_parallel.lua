@@ -2,8 +2,8 @@
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local expert_units = require "lockstep.sharding.expert_units"
 local experts = require "lockstep.models.experts"
-local fully_shard = require "lockstep.sharding.fully_shard"
 local members_of = require "lockstep.sharding.members"
 local plain = require "lockstep.plain"
 local splits = require "lockstep.nn.splits"
@@ -31,7 +31,8 @@ end
 --- Collective: every rank of `group` calls this with the same net. Values are those of the group's first rank.
 ---@param net nn.Module
 ---@param group dist.Group
-function M.divide(net, group)
+---@param has_values boolean? false: the net is on "meta"; default true
+function M.divide(net, group, has_values)
   local owner, found = members_of("sharding.parallelize", "group", group), M.find(net)
   if #found == 0 then
     core.raise(CALLER .. ("ep is %d, but %s has no mixture of experts"):format(owner.size, net.class_name))
@@ -47,20 +48,20 @@ function M.divide(net, group)
   end
   for _, one in ipairs(found) do
     for _, p in one.module:named_parameters() do -- the same order on every rank
-      dist.broadcast(p:detach(), owner.ranks[1], { group = group })
+      if has_values ~= false then dist.broadcast(p:detach(), owner.ranks[1], { group = group }) end
       tensor_parallel.cut(p, 0, { kind = "experts" }, owner)
     end
     one.module.owner = owner
   end
 end
 
---- Shares out a net whose experts M.divide has divided: the experts over the ranks that hold the same ones, all else
---- along dp x cp. Collective.
+--- Returns the options with which fully_shard shares out a net whose experts M.divide has divided: the experts over the
+--- ranks that hold the same ones, all else along dp x cp.
 ---@param net nn.Module
 ---@param grid sharding.Grid
 ---@param opts sharding.FullyShardOptions|false false: every rank keeps the whole of what it computes with
----@return sharding.FullyShard
-function M.share(net, grid, opts)
+---@return sharding.FullyShardOptions
+function M.shards(net, grid, opts)
   local shared = grid.dp * grid.cp
   local replicas, own_replicas = grid.replicas, grid.replicas
   if not opts then replicas, own_replicas = shared, shared / grid.ep end
@@ -70,8 +71,8 @@ function M.share(net, grid, opts)
   end
   local modules = {}
   for _, one in ipairs(M.find(net)) do modules[one.module] = true end
-  return fully_shard.with_experts(net, plain.copy(opts or {}, { group = grid:group "dp_cp", replicas = replicas }),
-    { group = grid:group "expert_dp", replicas = own_replicas, modules = modules })
+  expert_units.note(net, { group = grid:group "expert_dp", replicas = own_replicas, modules = modules })
+  return plain.copy(opts or {}, { group = grid:group "dp_cp", replicas = replicas })
 end
 
 return M

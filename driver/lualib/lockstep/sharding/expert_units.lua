@@ -13,6 +13,19 @@ local M = {}
 ---@field replicas integer whole copies among them
 ---@field modules table<nn.Module, true> the units
 
+---@type table<nn.Module, sharding.ExpertUnits>
+local units_of_net = setmetatable({}, { __mode = "k" })
+
+--- Notes which ranks hold the same experts of a net, for sharding.fully_shard.
+---@param net nn.Module
+---@param units sharding.ExpertUnits
+function M.note(net, units) units_of_net[net] = units end
+
+--- Returns what was noted; nil for other nets.
+---@param net nn.Module
+---@return sharding.ExpertUnits?
+function M.of(net) return units_of_net[net] end
+
 --- Two cores as one: see lockstep.core.sharding.FullyShard.
 ---@class sharding.ShardedCores
 ---@field first lockstep.core.sharding.FullyShard all but the experts

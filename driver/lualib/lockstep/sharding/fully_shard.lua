@@ -370,10 +370,10 @@ local function build(net, o, has_values, model)
   return parts.model
 end
 
-local function shard(net, opts, has_values, experts)
+local function shard(net, opts, has_values)
   if not nn.is_module(net) then core.raise("sharding.fully_shard: expected a module, not a " .. type(net)) end
   local o = read_options(opts)
-  o.experts = experts
+  o.experts = expert_units.of(net)
   splits.check_same_parts("sharding.fully_shard", net, o.group)
   return build(net, o, has_values)
 end
@@ -446,14 +446,6 @@ end
 ---@return sharding.FullyShard
 function M.fully_shard(net, opts) return shard(net, opts, true) end
 
---- Shards a module whose experts sharding.expert_parallel has divided. They are units of their own, which the ranks
---- that hold the same experts share. Collective.
----@param net nn.Module
----@param opts sharding.FullyShardOptions
----@param experts sharding.ExpertUnits
----@return sharding.FullyShard
-function M.with_experts(net, opts, experts) return shard(net, opts, true, experts) end
-
 --- Gives each parameter on the device "meta" the place of one element in memory, and ignored ones all of theirs.
 local function outline(net, opts, dtype_of, device)
   local o, made = read_options(opts), {}
@@ -467,6 +459,7 @@ local function outline(net, opts, dtype_of, device)
     local meta = found.tensors[name]
     made[meta] = torch.zeros(meta.shape, { dtype = dtype_of(name), device = device })
   end
+  for meta, tensor in pairs(made) do splits.move(meta, tensor) end
   for _, place in ipairs(nn.parameter_places(net)) do
     place.fields[place.name] = made[place.tensor]:requires_grad_(true)
   end

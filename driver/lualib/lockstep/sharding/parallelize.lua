@@ -71,12 +71,16 @@ end
 
 --- What each axis does to the net, in the order in which they run: each sees what those before have made of it. An axis
 --- that is not here is an error where a grid has more than one rank on it.
----@type {axis: string, apply: fun(net: nn.Module, grid: sharding.Grid, o: sharding.ParallelOptions)}[]
+--- `has_values` is false for a net without memory, on "meta".
+---@type {axis: string, apply: fun(net: nn.Module, grid: sharding.Grid, o: table, has_values: boolean)}[]
 local STEPS = {
-  { axis = "tp", apply = function(net, grid, o)
-    tensor_parallel.tensor_parallel(net, { group = grid:group "tp", plan = o.plan, sequence = o.sequence })
+  { axis = "tp", apply = function(net, grid, o, has_values)
+    local split = has_values and tensor_parallel.tensor_parallel or tensor_parallel.on_meta
+    split(net, { group = grid:group "tp", plan = o.plan, sequence = o.sequence })
   end },
-  { axis = "ep", apply = function(net, grid) expert_parallel.divide(net, grid:group "ep") end },
+  { axis = "ep", apply = function(net, grid, _, has_values)
+    expert_parallel.divide(net, grid:group "ep", has_values)
+  end },
 }
 
 --- Raises where no step makes an axis of the grid.
@@ -89,14 +93,24 @@ local function check_axes(grid)
   end
 end
 
---- Shares the net out along dp x cp, or replicates it.
-local function share(net, grid, o)
-  local group = grid:group "dp_cp"
-  if grid.ep > 1 then return expert_parallel.share(net, grid, o.fully_shard) end
-  if o.fully_shard then
-    return fully_shard.fully_shard(net, plain.copy(o.fully_shard, { group = group, replicas = grid.replicas }))
+--- Checks the arguments, and applies the steps. Returns the options of fully_shard, or nil and those of data_parallel.
+local function prepare(net, grid, opts, has_values)
+  check(nn.is_module(net), "expected a module, not a %s", type(net))
+  if not grids.is_one(grid) then
+    core.raise(CALLER .. "expected what sharding.grid returned, not "
+      .. (type(grid) == "table" and "a table; write sharding.parallelize(net, sharding.grid { tp = 2 })"
+        or "a " .. type(grid)))
   end
-  return data_parallel.data_parallel(net, plain.copy(o.data_parallel or {}, { group = group }))
+  local o = read_options(grid, opts)
+  check_axes(grid)
+  if o.checkpoint ~= nil then net.checkpoint = o.checkpoint end
+  for _, step in ipairs(STEPS) do
+    if grid[step.axis] > 1 then step.apply(net, grid, o, has_values) end
+  end
+  local group = grid:group "dp_cp"
+  if grid.ep > 1 then return expert_parallel.shards(net, grid, o.fully_shard) end
+  if o.fully_shard then return plain.copy(o.fully_shard, { group = group, replicas = grid.replicas }) end
+  return nil, plain.copy(o.data_parallel or {}, { group = group })
 end
 
 --- Puts a model on a grid of ranks: splits its layers over tp, and shares the parts out along dp x cp with
@@ -121,23 +135,26 @@ end
 ---@param opts sharding.ParallelOptions?
 ---@return sharding.FullyShard|sharding.DataParallel
 local function parallelize(net, grid, opts)
-  check(nn.is_module(net), "expected a module, not a %s", type(net))
-  if not grids.is_one(grid) then
-    core.raise(CALLER .. "expected what sharding.grid returned, not "
-      .. (type(grid) == "table" and "a table; write sharding.parallelize(net, sharding.grid { tp = 2 })"
-        or "a " .. type(grid)))
-  end
-  local o = read_options(grid, opts)
-  check_axes(grid)
-  if o.checkpoint ~= nil then net.checkpoint = o.checkpoint end
-  for _, step in ipairs(STEPS) do
-    if grid[step.axis] > 1 then step.apply(net, grid, o) end
-  end
-  local model = share(net, grid, o)
+  local shards, replicas = prepare(net, grid, opts, true)
+  local model = shards and fully_shard.fully_shard(net, shards) or data_parallel.data_parallel(net, replicas)
   grids.note(model, grid)
   return model
 end
 
 M.parallelize = agreement.counted(parallelize)
+
+--- Does the same to a net that nn.parameter.on_meta built. `fill(shards)` gives it values, and returns the model of
+--- fully_shard with the options `shards`, or nothing where they are nil.
+---@param net nn.Module
+---@param grid sharding.Grid
+---@param opts sharding.ParallelOptions?
+---@param fill fun(shards: sharding.FullyShardOptions?): sharding.FullyShard?
+---@return sharding.FullyShard|sharding.DataParallel
+function M.on_meta(net, grid, opts, fill)
+  local shards, replicas = prepare(net, grid, opts, false)
+  local model = fill(shards) or data_parallel.data_parallel(net, replicas)
+  grids.note(model, grid)
+  return model
+end
 
 return M

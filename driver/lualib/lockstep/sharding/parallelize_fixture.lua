@@ -131,8 +131,8 @@ local function own_batches(all, grid)
   return own
 end
 
---- Trains on a grid. `rows`: of the data, a multiple of grid.dp, which they are unless given. Steps `first` to `steps`.
----@param o {form: string, seed: integer, sync: string?, clip: string?, rows: integer?, first: integer?, steps: integer?}
+--- Trains on a grid, in steps `first` to `steps`. `rows`: of the data, a multiple of grid.dp, their default.
+---@param o table {form: string, seed: integer, sync: string?, clip: string?, rows: integer?, first: integer?, ...}
 function M.train(model, optimizer, grid, o)
   local losses, norms = {}, {}
   for step = o.first or 1, o.steps or STEPS do

@@ -74,6 +74,31 @@ for i, one in ipairs(GRIDS) do
   end)
 end
 
+for _, form in ipairs { "qwen3_tied", "qwen3_few_kv", "qwen3_moe", "qwen3_vl" } do
+  t.test("EachRankReadsItsPartsOfAFolder_" .. form, function()
+    local plain = fixture.build(form, 11)
+    local path = dist.all_gather_object(run.dir .. "/folder_" .. form)[1]
+    models.save(plain, path)
+    for i, one in ipairs(GRIDS) do
+      local grid = sharding.grid(one.sizes)
+      local opts = { dtype = torch.float64, grid = grid, parallel = one.opts }
+      local model = models.load(path, opts)
+      t.equal(fixture.whole(model), plain:state_dict(), "grid " .. i)
+      local built, optimizer = make(form, 11, one)
+      local losses, norms = fixture.train(built, optimizer, grid, { form = form, seed = 11, steps = 2 })
+      local own_losses, own_norms = fixture.train(model, fixture.new_optimizer(model:parameters()), grid,
+        { form = form, seed = 11, steps = 2 })
+      fixture.same(own_losses, losses, "loss")
+      fixture.same(own_norms, norms, "norm")
+    end
+  end)
+end
+
+t.test("AFolderOnAGridTakesNoOtherOptions", function()
+  t.raises("parallel is for a grid", models.load, "x", { parallel = {} })
+  t.raises("shard is not for a model on a grid", models.load, "x", { grid = sharding.grid {}, shard = {} })
+end)
+
 t.test("AWholeStateIsTakenBack", function()
   local plain = fixture.build("qwen3_few_kv", 8)
   for _, one in ipairs(GRIDS) do

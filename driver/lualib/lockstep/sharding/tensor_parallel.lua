@@ -100,6 +100,48 @@ local function sum_partial_gradients(model, partial, owner)
   end
 end
 
+--- Splits the layers. `has_values`: parameters get the values of the group's first rank.
+local function split(model, opts, has_values)
+  plain.check(nn.is_module(model), "%sexpected a module, not a %s; call it before data_parallel", CALLER, type(model))
+  if data_parallel.has_replicas(model) or fully_shard.is_sharded(model) then
+    core.raise(CALLER .. "the module has been given to sharding.data_parallel or fully_shard, which would not learn of "
+      .. "the parts; call this before data_parallel")
+  end
+  local o = options.read("sharding.tensor_parallel", opts,
+    { group = options.optional, plan = options.optional, sequence = false })
+  local own_plan = type(model.tensor_plan) == "function" and model:tensor_plan() or nil
+  check(o.plan == nil or type(o.plan) == "table",
+    'plan must be a table of names and kinds, such as { ["layers.*.up"] = "column" }, not a %s', type(o.plan))
+  local plan = o.plan or own_plan
+  check(plan, '%s has no plan of its own; give one: plan = { ["layers.*.up"] = "column", ["layers.*.down"] = "row" }',
+    model.class_name)
+  local owner = members_of("sharding.tensor_parallel", "group", o.group)
+  local size = owner.size
+  owner.sequence = o.sequence and size > 1 ---@cast owner nn.SplitGroup
+  local has_own_plan = tensor_plan.parts_with_own_plan(model)
+  local found, owners = tensor_plan.find(model, plan, o.plan == nil), tensor_plan.count_owners(model)
+  tensor_plan.check_heads(model, found, size)
+  for _, one in ipairs(found) do tensor_plan.check_module(one, size, owners, has_own_plan(one.name)) end
+  if owner.sequence then tensor_plan.check_sequence(model, found) end
+  if size == 1 then return model end
+  local partial = tensor_plan.find_partial(model, found, owner.sequence)
+  for _, p in ipairs(has_values and model:parameters() or {}) do
+    dist.broadcast(p:detach(), owner.ranks[1], { group = o.group })
+  end
+  for _, buffer in model:named_buffers() do dist.broadcast(buffer, owner.ranks[1], { group = o.group }) end
+  if owner.sequence and not own_plan then owner.shares = {} end
+  for _, one in ipairs(found) do
+    if tensor_plan.splits_weights(one.kind) then
+      split_layer(one, owner, not has_own_plan(one.name))
+    elseif not one.is_again then
+      wrap(one, owner)
+    end
+  end
+  sum_partial_gradients(model, partial, owner)
+  splits.note_model(model, owner)
+  return model
+end
+
 --- Splits layers of a model over the ranks of a group, in place, and returns the model. All ranks of the group give it
 --- the same batches, and have the same results and the same loss. Models of models.load compare each batch, and raise
 --- on every rank where one differs.
@@ -135,43 +177,12 @@ end
 ---@param model nn.Module
 ---@param opts {group: dist.Group?, plan: table<string, string>?, sequence: boolean?}?
 ---@return nn.Module model
-function M.tensor_parallel(model, opts)
-  plain.check(nn.is_module(model), "%sexpected a module, not a %s; call it before data_parallel", CALLER, type(model))
-  if data_parallel.has_replicas(model) or fully_shard.is_sharded(model) then
-    core.raise(CALLER .. "the module has been given to sharding.data_parallel or fully_shard, which would not learn of "
-      .. "the parts; call this before data_parallel")
-  end
-  local o = options.read("sharding.tensor_parallel", opts,
-    { group = options.optional, plan = options.optional, sequence = false })
-  local own_plan = type(model.tensor_plan) == "function" and model:tensor_plan() or nil
-  check(o.plan == nil or type(o.plan) == "table",
-    'plan must be a table of names and kinds, such as { ["layers.*.up"] = "column" }, not a %s', type(o.plan))
-  local plan = o.plan or own_plan
-  check(plan, '%s has no plan of its own; give one: plan = { ["layers.*.up"] = "column", ["layers.*.down"] = "row" }',
-    model.class_name)
-  local owner = members_of("sharding.tensor_parallel", "group", o.group)
-  local size = owner.size
-  owner.sequence = o.sequence and size > 1 ---@cast owner nn.SplitGroup
-  local has_own_plan = tensor_plan.parts_with_own_plan(model)
-  local found, owners = tensor_plan.find(model, plan, o.plan == nil), tensor_plan.count_owners(model)
-  tensor_plan.check_heads(model, found, size)
-  for _, one in ipairs(found) do tensor_plan.check_module(one, size, owners, has_own_plan(one.name)) end
-  if owner.sequence then tensor_plan.check_sequence(model, found) end
-  if size == 1 then return model end
-  local partial = tensor_plan.find_partial(model, found, owner.sequence)
-  for _, p in ipairs(model:parameters()) do dist.broadcast(p:detach(), owner.ranks[1], { group = o.group }) end
-  for _, buffer in model:named_buffers() do dist.broadcast(buffer, owner.ranks[1], { group = o.group }) end
-  if owner.sequence and not own_plan then owner.shares = {} end
-  for _, one in ipairs(found) do
-    if tensor_plan.splits_weights(one.kind) then
-      split_layer(one, owner, not has_own_plan(one.name))
-    elseif not one.is_again then
-      wrap(one, owner)
-    end
-  end
-  sum_partial_gradients(model, partial, owner)
-  splits.note_model(model, owner)
-  return model
-end
+function M.tensor_parallel(model, opts) return split(model, opts, true) end
+
+--- Does the same to a model that nn.parameter.on_meta built.
+---@param model nn.Module
+---@param opts {group: dist.Group?, plan: table<string, string>?, sequence: boolean?}?
+---@return nn.Module model
+function M.on_meta(model, opts) return split(model, opts, false) end
 
 return M
