@@ -49,6 +49,56 @@ t.test("AWholeStateIsLoadedByEveryRank", function()
   fixture.same(model:state_dict(), alone:state_dict(), "loaded")
 end)
 
+--- Grids of a mixture, with experts on several ranks and without.
+local GRIDS = { { sizes = {}, opts = {} }, { sizes = { ep = 2 }, opts = {} },
+  { sizes = { ep = WORLD }, opts = { fully_shard = false } } }
+
+t.test("AStateGoesOnWithOtherNumbersOfRanksForExperts", function()
+  local _, _, alone = fixture.train_alone("qwen3_moe", 5, WORLD, 3)
+  for first = 2, #GRIDS do
+    local grid = sharding.grid(GRIDS[first].sizes)
+    local model = sharding.parallelize(fixture.build("qwen3_moe", 5), grid, GRIDS[first].opts)
+    local optimizer = fixture.new_optimizer(model:parameters())
+    fixture.train(model, optimizer, grid, { form = "qwen3_moe", seed = 5, rows = WORLD, steps = 1 })
+    run:state { model = model, optimizer = optimizer }
+    run:save { step = first }
+
+    for i, one in ipairs(GRIDS) do
+      local its_grid = sharding.grid(one.sizes)
+      local again = sharding.parallelize(fixture.build("qwen3_moe", 6), its_grid, one.opts)
+      local its_optimizer = fixture.new_optimizer(again:parameters())
+      run:state { model = again, optimizer = its_optimizer }
+      t.equal(run:resume(), first)
+      fixture.train(again, its_optimizer, its_grid,
+        { form = "qwen3_moe", seed = 5, rows = WORLD, first = 2, steps = 3 })
+      fixture.same(fixture.whole(again), alone:state_dict(), ("grid %d after %d"):format(i, first))
+    end
+  end
+end)
+
+t.test("EachRankReadsItsExpertsOfAFolder", function()
+  local alone = fixture.build("qwen3_moe", 11)
+  local path = dist.all_gather_object(run.dir .. "/folder")[1]
+  models.save(alone, path)
+
+  for i, one in ipairs(GRIDS) do
+    local grid = sharding.grid(one.sizes)
+    local model = models.load(path, { dtype = torch.float64, grid = grid, parallel = one.opts })
+    t.equal(fixture.whole(model), alone:state_dict(), "grid " .. i)
+    fixture.train(model, fixture.new_optimizer(model:parameters()), grid, { form = "qwen3_moe", seed = 11, steps = 1 })
+  end
+end)
+
+t.test("RanksGenerateWhatOneRankDoes", function()
+  local alone = fixture.build("qwen3_moe", 7)
+  local prompts, options = { { 3, 1, 4, 1 }, { 5 } }, { max_new_tokens = 5, temperature = 0.8, seed = 2 }
+  local expected = models.generate(alone, prompts, options)
+  for i, one in ipairs(GRIDS) do
+    local model = sharding.parallelize(fixture.build("qwen3_moe", 7), sharding.grid(one.sizes), one.opts)
+    t.equal(models.generate(model, prompts, options), expected, "grid " .. i)
+  end
+end)
+
 t.test("EvaluationsAreThoseOfOneRank", function()
   local grid = sharding.grid { ep = 2 }
   local alone = fixture.build("qwen3_moe", 7)
