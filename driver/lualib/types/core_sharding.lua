@@ -32,6 +32,29 @@ function Loop:dropped() end
 ---@return lockstep.core.sharding.Loop
 function sharding.lockstep(iterator, options) end
 
+---@class lockstep.core.sharding.Shift
+local Shift = {}
+
+--- The previous rank's tensor, once it has arrived. Once only.
+---@return torch.Tensor
+function Shift:wait() end
+
+--- Starts to pass x to the next rank of the group, and to take a tensor of these sizes from the previous one. With a
+--- `subject` the call is compared with those of the other ranks first. Collective.
+---@param x torch.Tensor
+---@param sizes integer[]
+---@param options {group: dist.Group?, subject: string?}?
+---@return lockstep.core.sharding.Shift
+function sharding.shift(x, sizes, options) end
+
+--- A node of autograd: forward() returns a new tensor, and those to save; backward(dy, saved) the gradients of the
+--- inputs. backward runs also where the result has no gradient, with zeros. It must not hold the result.
+---@param inputs torch.Tensor[]
+---@param forward fun(): torch.Tensor, torch.Tensor[]
+---@param backward fun(dy: torch.Tensor, saved: torch.Tensor[]): torch.Tensor[]
+---@return torch.Tensor
+function sharding.node(inputs, forward, backward) end
+
 ---@class lockstep.core.sharding.Replicas
 local Replicas = {}
 

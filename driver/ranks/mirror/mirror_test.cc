@@ -1,5 +1,6 @@
 #include "driver/ranks/mirror/mirror.h"
 
+#include <cstdint>
 #include <vector>
 
 #include "ATen/Functions.h"
@@ -84,6 +85,19 @@ TEST(MirrorBackend, ScattersThisRanksPart) {
   EXPECT_EQ(outputs[0].item<float>(), 6);
   EXPECT_EQ(flat_output[0].item<float>(), 3 * 2);
   EXPECT_EQ(flat_output[1].item<float>(), 3 * 3);
+}
+
+// A ring's chunks may differ by a token.
+TEST(MirrorBackend, TakesFromThePreviousRankWhatThisRankGives) {
+  const auto backend = NewMirrorBackend(kRank, kSize);
+  at::Tensor input = at::arange(1, 4), output = at::full({4}, 7);
+  std::vector<int64_t> gives(kSize, 0), takes(kSize, 0);
+  gives[(kRank + 1) % kSize] = 3;
+  takes[(kRank + kSize - 1) % kSize] = 4;
+
+  backend->alltoall_base(output, input, takes, gives, {});
+
+  EXPECT_TRUE(at::equal(output, at::tensor({1, 2, 3, 0}, at::kLong)));
 }
 
 TEST(MirrorBackend, ReceivingFromAnotherRankIsAnError) {

@@ -356,7 +356,8 @@ function CausalLM:read_batch(batch)
   local tokens, device = batch.input_ids:size(0), self:decoder().embed_tokens.weight.device
   local current = chunks.current()
   if current then splits.check_same_parts("sharding.context_parallel", self, current.group) end
-  local whole = current and chunks.whole(current, tokens) or tokens
+  local is_whole = not current or current.table ~= nil
+  local whole = is_whole and tokens or chunks.whole(current, tokens)
   local seq_lens, sum = batch.seq_lens or { whole }, 0
   if type(seq_lens) ~= "table" then
     fail("seq_lens must be an array of numbers, got a %s", torch.is_tensor(seq_lens) and "tensor" or type(seq_lens))
@@ -369,14 +370,14 @@ function CausalLM:read_batch(batch)
     sum = sum + length
   end
   if sum ~= whole then
-    local each = current and (" on each of %d ranks; within sharding.context_parallel they are the "
+    local each = not is_whole and (" on each of %d ranks; within sharding.context_parallel they are the "
       .. "lengths of the whole sequence"):format(current.size) or ""
     fail("seq_lens add up to %s tokens, but input_ids holds %d%s", tostring(sum), tokens, each)
   end
   local positions = batch.position_ids
   if not positions then
     positions = counting(seq_lens)
-    if current then positions = chunks.own(current, positions) end
+    if not is_whole then positions = chunks.own(current, positions) end
   elseif not torch.is_tensor(positions) then
     fail("position_ids must be a tensor of shape [T], got a %s", type(positions))
   end
@@ -384,8 +385,14 @@ function CausalLM:read_batch(batch)
     "position_ids have shape %s, but input_ids holds %d tokens", positions.shape, tokens)
   local owner = splits.owner_of(self)
   if owner then same_batch.check("sharding.tensor_parallel", owner.group, batch, fields.READ) end
-  if current then same_batch.check("sharding.context_parallel", current.group, batch, { "seq_lens" }) end
-  local sent = sending.send(batch, batch.input_ids, positions, seq_lens, device)
+  local ids = batch.input_ids
+  if current and is_whole then
+    same_batch.check("sharding.parallelize, cp", current.group, batch, fields.READ)
+    ids, positions = chunks.own(current, ids), chunks.own(current, positions, positions:dim() - 1)
+  elseif current then
+    same_batch.check("sharding.context_parallel", current.group, batch, { "seq_lens" })
+  end
+  local sent = sending.send(batch, ids, positions, seq_lens, device)
   return sent.ids, sent.positions, seq_lens
 end
 

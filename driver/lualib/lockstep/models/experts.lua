@@ -119,11 +119,15 @@ local function across_ranks(owner, experts, rows, ends)
     { sent = received, received = sent, group = group })
 end
 
---- The dtype of a router's probabilities.
-local function wide(logits) return logits.dtype == torch.float64 and torch.float64 or torch.float32 end
+--- Returns the router's probabilities: in float32, as in transformers, and in float64 where the model is.
+---@param logits torch.Tensor [tokens, experts]
+---@return torch.Tensor # [tokens, experts]
+function M.probabilities(logits)
+  return logits:softmax(-1, { dtype = logits.dtype == torch.float64 and torch.float64 or torch.float32 })
+end
 
---- Returns y [tokens, hidden] and the router's logits [tokens, experts]. The router's probabilities are float32, or
---- float64 of a model in float64. With `normalize` those of a token's experts add up to 1.
+--- Returns y [tokens, hidden] and the router's logits [tokens, experts]. With `normalize` the probabilities of a
+--- token's experts add up to 1.
 ---@class models.Mixture: nn.Module
 local Mixture = nn.Module:subclass("Mixture")
 ---@type fun(opts: {hidden: integer, intermediate: integer, experts: integer, per_token: integer}): models.Mixture
@@ -142,7 +146,7 @@ end
 
 function Mixture:forward(x)
   local logits = self.gate(x)
-  local shares, chosen = logits:softmax(-1, { dtype = wide(logits) }):topk(self.per_token, -1)
+  local shares, chosen = M.probabilities(logits):topk(self.per_token, -1)
   if self.normalize then shares = shares / shares:sum({ -1 }, true) end
   local sorted, order = chosen:view(-1):sort { stable = true }
   local ends = torch.searchsorted(sorted, torch.arange(self.num_experts, { device = x.device }),
@@ -166,7 +170,7 @@ function M.balance_loss(router_logits, per_token)
   local tokens, probabilities, rows = 0, 0, 0
   local num_experts = router_logits[1]:size(-1)
   for _, logits in ipairs(router_logits) do
-    local shares = logits:softmax(-1, { dtype = wide(logits) })
+    local shares = M.probabilities(logits)
     local _, chosen = shares:topk(per_token, -1)
     tokens = tokens + torch.zeros_like(shares):scatter(-1, chosen, 1):sum(0)
     probabilities = probabilities + shares:sum({ 0 })

@@ -16,7 +16,8 @@ end
 
 --- Sends each token to its experts, one after another.
 local function one_by_one(net, x, per_token)
-  local shares, chosen = net.gate(x):softmax(-1, { dtype = x.dtype }):topk(per_token, -1)
+  local dtype = x.dtype == torch.float64 and torch.float64 or torch.float32
+  local shares, chosen = net.gate(x):softmax(-1, { dtype = dtype }):topk(per_token, -1)
   shares = (shares / shares:sum({ -1 }, true)):to(x.dtype)
   local rows, list = {}, chosen:totable()
   for token = 0, x:size(0) - 1 do

@@ -33,7 +33,7 @@ local function next_tokens(batch, device)
   end
   counted = counted:to(device)
   local current = chunks.current()
-  if current then
+  if current and not current.table then -- else the batch is whole
     counted = chunks.gather(current, counted) -- a chunk's last label is the next chunk's first token
     tokens = counted:size(0)
   end
@@ -44,7 +44,7 @@ local function next_tokens(batch, device)
     last = last + length
     labels[last] = IGNORED
   end
-  return current and chunks.own(current, labels) or labels
+  return current and chunks.own(current, labels, 0, IGNORED) or labels
 end
 
 --- Returns the second results of the layers' MLPs, of all chunks: a balance loss is one of all tokens.
@@ -119,17 +119,22 @@ function M.log_probs(self, batch, opts)
   if o.temperature <= 0 or o.tile_tokens < 1 then
     core.raise("models.log_probs: temperature must be above 0, and tile_tokens at least 1")
   end
-  chunks.refuse("models.log_probs", "use model:loss, or nn.attention and the hidden states")
+  local current = chunks.current()
+  if not (current and current.table) then
+    chunks.refuse("models.log_probs", "use model:loss, or nn.attention and the hidden states")
+  end
   local sent, hidden = sending.with(batch, function() return { is_first = first_tokens(batch) } end,
     function() return self:hidden(batch) end)
-  local weight, tokens = self:head_weight(), hidden:size(0)
+  local weight, tokens = self:head_weight(), batch.input_ids:size(0)
   local split = splits.of(weight)
-  local ids = sent.ids or batch.input_ids:to(hidden.device)
+  local ids = not current and sent.ids or batch.input_ids:to(hidden.device)
   local region = checkpoint.new { preserve_rng = false }
   local zero = torch.zeros({ 1 }, { dtype = torch.float32, device = hidden.device })
   -- A batch of one token predicts nothing. It is scored with any label, so that its zeros have a gradient, of zeros.
-  local log_probs, entropy = { tokens > 1 and zero or nil }, { tokens > 1 and zero or nil }
+  local start = tokens > 1 and not current and zero or nil
+  local log_probs, entropy = { start }, { start }
   local next_ids = tokens > 1 and ids:narrow(0, 1, tokens - 1) or ids
+  if current then next_ids = chunks.own(current, tokens > 1 and torch.cat { next_ids, ids:narrow(0, 0, 1) } or ids) end
   for from = 0, next_ids:size(0) - 1, o.tile_tokens do
     local to = math.min(from + o.tile_tokens, next_ids:size(0))
     local labels = next_ids[{ { from, to } }]:to(torch.int64)
@@ -137,8 +142,15 @@ function M.log_probs(self, batch, opts)
     local p, e = region(tile, hidden[{ { from, to } }], weight)
     log_probs[#log_probs + 1], entropy[#entropy + 1] = p, e
   end
+  --- Puts a chunk's scores in the batch's order, each at the token that it is of.
+  local function whole(scores)
+    local all = torch.cat(scores)
+    if not current then return all end
+    all = chunks.gather(current, all)
+    return tokens > 1 and torch.cat { zero, all:narrow(0, 0, tokens - 1) } or all
+  end
   local is_first = (sent.is_first or first_tokens(batch)):to { device = hidden.device, dtype = torch.bool }
-  return torch.cat(log_probs):masked_fill(is_first, 0), torch.cat(entropy):masked_fill(is_first, 0)
+  return whole(log_probs):masked_fill(is_first, 0), whole(entropy):masked_fill(is_first, 0)
 end
 
 return M

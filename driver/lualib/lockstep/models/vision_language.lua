@@ -183,7 +183,21 @@ end
 -- Batches -------------------------------------------------------------------------------------------------
 
 local function refuse_chunks()
-  chunks.refuse("models", "a batch with pictures cannot be in chunks; one of text alone can")
+  local current = chunks.current()
+  if current and current.table then return end -- the batch is whole
+  chunks.refuse("models", "a batch with pictures cannot be in chunks; one of text alone can, and sharding.parallelize "
+    .. "cuts batches with pictures")
+end
+
+--- Returns the visual tokens that this rank holds, and their places in its chunk. Every rank computes all of them:
+--- gradients of the tower add up over the ranks.
+local function own_visuals(visual, tokens)
+  local current = chunks.current()
+  if not current then return visual, tokens end
+  local own = current.table
+  local places = own:places(tokens.device):index_select(0, tokens) - current.rank * own.most
+  local held = places:ge(0):logical_and(places:lt(own.counts[current.rank + 1])):nonzero():view(-1)
+  return visual:index_select(0, held:to(visual.device)), places:index_select(0, held)
 end
 
 local function has_visuals(batch)
@@ -252,6 +266,7 @@ local function insert(self, x, visual, tokens)
     fail("the visual tokens have shape %s, but input_ids has %d placeholders, and each needs the %d columns that "
       .. "model:visual returns", tostring(visual.shape), tokens:size(0), self.visual_columns)
   end
+  visual, tokens = own_visuals(visual, tokens)
   if owner then visual, tokens = splits.own_rows(owner, visual, tokens, x:size(0)) end
   tokens = tokens:to(x.device)
   local parts = visual:to { device = x.device, dtype = x.dtype }:split(hidden, 1)
@@ -284,8 +299,12 @@ function VisionLanguage:inputs(batch)
   local ids, positions, seq_lens = self:read_batch(batch)
   local visuals = find(self.visual_layout, batch, batch.input_ids:totable(), seq_lens)
   if batch.position_ids then check_positions(batch.position_ids) end
-  if positions:dim() == 1 then positions = visuals.positions:to(positions.device) end
-  local x, after = insert(self, self:decoder().embed_tokens(ids), batch.visual or self:visual(batch), visuals.tokens)
+  if positions:dim() == 1 then
+    local current, all = chunks.current(), visuals.positions
+    positions = (current and chunks.own(current, all, 1) or all):to(positions.device)
+  end
+  local visual = batch.visual or chunks.with(nil, self.visual, self, batch) -- the tower sees whole pictures
+  local x, after = insert(self, self:decoder().embed_tokens(ids), visual, visuals.tokens)
   return x, angles_of(self, positions), seq_lens, after
 end
 

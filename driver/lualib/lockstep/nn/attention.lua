@@ -124,6 +124,12 @@ local function flash(q, k, v, o)
     { scale = o.scale, window_size_left = left, window_size_right = o.causal and o.window and 0 or left }))
 end
 
+--- Attention of whole sequences.
+local function whole(o, q, k, v)
+  if can_flash(q) then return flash(q, k, v, o) end
+  return fused.attention(q, k, v, o)
+end
+
 local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.optional, window = options.optional }
 
 --- Attention in which a sequence sees itself alone. Several query heads may share a key head.
@@ -149,9 +155,10 @@ function M.attention(q, k, v, opts)
   if o.window ~= nil and (type(o.window) ~= "number" or o.window < 1 or o.window % 1 ~= 0) then
     fail("window must be a whole number of at least 1, got %s", tostring(o.window))
   end
-  if current and current.size > 1 then return chunks.attention(current, q, k, v, o) end
-  if can_flash(q) then return flash(q, k, v, o) end
-  return fused.attention(q, k, v, o)
+  if current and current.size > 1 then
+    return chunks.attention(current, q, k, v, o, function(...) return whole(o, ...) end, can_flash)
+  end
+  return whole(o, q, k, v)
 end
 
 return M

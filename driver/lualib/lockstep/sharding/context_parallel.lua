@@ -17,6 +17,9 @@ local M = {}
 --- is the first token of the next chunk. Backward gives each rank its part of the gradient of the sum of all ranks'
 --- losses: add the parts up, as sharding.accumulate does. A recomputation of checkpoint sees the same chunks.
 ---
+--- Attention exchanges heads for tokens where the ranks divide the query heads. Otherwise keys and values travel around
+--- the ranks in a ring. sharding.parallelize chooses, and deals the tokens so that ranks have equal work.
+---
 --- Collective: every rank of `group` calls this, and attention inside it equally often.
 ---@param group dist.Group? default: all ranks
 ---@param fn fun(...): ... or a module

@@ -38,6 +38,16 @@ t.test("TensorParallelLayersBesideExpertsLearnAsOneRank", function()
   fixture.check({ tp = 2, ep = 2 }, { fully_shard = false }, { form = "qwen3_moe", seed = 21 })
 end)
 
+-- Experts lie on ranks that hold chunks of one sequence.
+t.test("ChunksOfSequencesBesideExpertsLearnAsOneRank", function()
+  for i, cp in ipairs { "ring", "all_to_all" } do
+    fixture.check({ cp = 2, ep = 2 }, { cp = cp, fully_shard = i == 1 and {} }, { form = "qwen3_moe", seed = 50 + i })
+  end
+  if WORLD % 4 ~= 0 then return end
+  fixture.check({ cp = 2, ep = 4 }, { cp = "ring" }, { form = "qwen3_moe", seed = 53, clip = "model" })
+  fixture.check({ tp = 2, cp = 2, ep = 2 }, { cp = "ring", sequence = true }, { form = "qwen3_moe", seed = 54 })
+end)
+
 t.test("CopiesLearnAsOneRank", function()
   if WORLD % 4 ~= 0 then return end
   fixture.check({ ep = 2, replicas = 2 }, { fully_shard = {} }, { form = "qwen3_moe", seed = 22 })

@@ -1,11 +1,13 @@
 --- sharding.parallelize: a model on a grid of ranks.
 
 local agreement = require "lockstep.state.agreement"
+local context = require "lockstep.sharding.context"
 local core = require "lockstep.core"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local expert_parallel = require "lockstep.sharding.expert_parallel"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local grids = require "lockstep.sharding.grid"
+local members_of = require "lockstep.sharding.members"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
@@ -22,7 +24,8 @@ local function check(holds, message, ...) plain.check(holds, CALLER .. message, 
 ---@field data_parallel sharding.DataParallelOptions? of replicas
 ---@field sequence boolean? with tp: values between the layers are split by tokens
 ---@field plan table<string, string>? with tp: see sharding.tensor_parallel; default: the model's own
----@field cp "ring"|"all_to_all"|nil how attention sees other ranks' tokens
+---@field cp "ring"|"all_to_all"|nil how attention sees other ranks' tokens; default: all-to-all where the ranks of cp
+--- divide the query heads of a tp rank
 ---@field order "1f1b"|"interleaved"|"all_forwards_first"|nil of a pipeline's micro-batches
 ---@field chunks integer? parts of the model on each stage of a pipeline: 1 unless given
 ---@field checkpoint checkpoint.Checkpoint|table|nil recomputes layers in backward: see models.CausalLM
@@ -81,6 +84,9 @@ local STEPS = {
   { axis = "ep", apply = function(net, grid, _, has_values)
     expert_parallel.divide(net, grid:group "ep", has_values)
   end },
+  { axis = "cp", apply = function(net, grid, o)
+    context.attach("sharding.parallelize", net, members_of("sharding.parallelize", "cp", grid:group "cp"), o.cp)
+  end },
 }
 
 --- Raises where no step makes an axis of the grid.
@@ -126,6 +132,9 @@ end
 --- one rank. Micro-batches, and the batches of evaluate, are those of the rank's dp row, grid:rank "dp" of grid.dp:
 --- ranks that differ on other axes alone are given the same ones. Models of models.load compare them. Saved weights and
 --- optimizer states are whole, and go on in any other grid.
+---
+--- Ranks of a cp group are given whole micro-batches, and the model cuts them: each rank holds a chunk of the tokens,
+--- of equal work. `loss` returns the sum and the count of the chunk. Other results are those of the whole batch.
 ---
 --- Options for one axis have no effect where the grid has one rank on it, so a script can give them always.
 ---

@@ -53,7 +53,10 @@ function M.build(form, seed)
 end
 
 --- A micro-batch: two sequences of 16 tokens together; for models of pictures one sequence has one.
-local function new_batch(form, generator_seed)
+---@param form string
+---@param generator_seed integer
+---@return models.Batch
+function M.new_batch(form, generator_seed)
   torch.manual_seed(generator_seed)
   local first = 3 + torch.randint(9, {}):item()
   local batch = { input_ids = torch.randint(56, { 16 }), seq_lens = { first, 16 - first },
@@ -73,7 +76,7 @@ function M.batches(form, seed, step, rows, micro_steps)
   local all = {}
   for row = 1, rows do
     all[row] = {}
-    for i = 1, micro_steps do all[row][i] = new_batch(form, ((seed * 10 + step) * 100 + row) * 10 + i) end
+    for i = 1, micro_steps do all[row][i] = M.new_batch(form, ((seed * 10 + step) * 100 + row) * 10 + i) end
   end
   return all
 end

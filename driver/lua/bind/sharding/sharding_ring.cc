@@ -1,0 +1,140 @@
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/grad_mode.h"
+#include "base/torch/versions/node.h"
+#include "c10/util/Exception.h"
+#include "driver/lua/bind/sharding/counted_call.h"
+#include "driver/lua/bind/sharding/distributed.h"
+#include "driver/lua/bind/sharding/functions.h"
+#include "driver/lua/tensor/tensor.h"
+#include "driver/lua/vm/object.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/vm.h"
+#include "driver/ranks/activity.h"
+#include "driver/ranks/script_calls.h"
+#include "sharding/ring/shift.h"
+#include "torch/csrc/autograd/function.h"
+#include "torch/csrc/autograd/functions/utils.h"
+#include "torch/csrc/autograd/saved_variable.h"
+#include "torch/csrc/autograd/variable.h"
+
+namespace lockstep::lua {
+
+template <>
+inline constexpr const char* kObjectName<sharding::Shift> = "shift";
+
+namespace {
+
+// --- shift ---------------------------------------------------------------------------------------
+
+// shift(x, sizes, {group=, subject=}): a shift that is under way. With `subject` the call is the
+// script's, and is compared with those of the other ranks first.
+int NewShift(lua_State* state) {
+  const at::Tensor& x = ReadTensor(state, 1, "shift: x");
+  const std::vector<int64_t> sizes = ReadIntegers(state, 2, "shift: sizes");
+  const OptionTable options(state, 3, "shift", {"group", "subject"});
+  const Group group = ReadGroup(state, options);
+  const std::string subject = options.String("subject", "");
+  if (subject.empty()) {
+    PushObject(state, sharding::Shift(x, sizes, group.process_group));
+    return 1;
+  }
+  const driver::ScriptCall script_call;
+  const driver::CollectiveSubject named(subject);
+  PushObject(state, sharding::Shift(x, sizes, group.process_group));
+  return 1;
+}
+
+int WaitForShift(lua_State* state) {
+  PushTensor(state, ReadObject<sharding::Shift>(state, 1, "wait: the shift").Wait());
+  return 1;
+}
+
+// --- node ----------------------------------------------------------------------------------------
+
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+// A node of autograd whose gradient is a function of Lua. That function must not hold the node's
+// result or what leads to it: the node would keep itself alive. Such tensors are saved here.
+class LuaNode final : public Node {
+ public:
+  LuaNode(torch::autograd::edge_list&& edges, std::shared_ptr<LuaReference> backward)
+      : Node(std::move(edges)), backward_(std::move(backward)) {}
+
+  std::string name() const override { return "RingBackward"; }
+
+  // Called once, before backward.
+  void Save(const std::vector<at::Tensor>& tensors, const at::Tensor& y) {
+    for (const at::Tensor& tensor : tensors)
+      saved_.emplace_back(tensor, tensor.unsafeGetTensorImpl() == y.unsafeGetTensorImpl());
+  }
+
+  variable_list apply(variable_list&& gradients) override {
+    TORCH_CHECK(!at::GradMode::is_enabled(),
+                "a gradient of ring attention cannot be differentiated again (create_graph)");
+    // The other ranks wait for this one, also where its own loss has no gradient.
+    const at::Tensor dy = gradients[0].defined() ? gradients[0] : input_metadata(0).zeros_like();
+    std::vector<at::Tensor> saved;
+    for (const SavedVariable& one : saved_) saved.push_back(one.unpack(getptr()));
+    lua_State* state = backward_->Push();
+    PushTensor(state, dy);
+    PushTensors(state, saved);
+    Call(state, 2, 1);
+    variable_list results = ReadTensors(state, lua_gettop(state), "node: gradients");
+    lua_pop(state, 1);
+    TORCH_CHECK(results.size() == num_outputs(), "node: expected ", num_outputs(),
+                " gradients, got ", results.size());
+    return results;
+  }
+
+  void release_variables() override {
+    for (SavedVariable& one : saved_) one.reset_data();
+  }
+
+ private:
+  std::shared_ptr<LuaReference> backward_;
+  std::vector<SavedVariable> saved_;
+};
+
+// node(inputs, forward, backward): y. forward() returns y, a new tensor, and an array of tensors to
+// save. backward(dy, saved) returns the gradients of the inputs.
+int NewNode(lua_State* state) {
+  const std::vector<at::Tensor> inputs = ReadTensors(state, 1, "node: inputs");
+  ReadFunction(state, 2, "node: forward");
+  ReadFunction(state, 3, "node: backward");
+  lua_pushvalue(state, 2);
+  {
+    const at::NoGradGuard no_grad;
+    Call(state, 0, 2);
+  }
+  const at::Tensor y = ReadTensor(state, -2, "node: y");
+  bool needs_node = false;
+  for (const at::Tensor& input : inputs) needs_node |= input.requires_grad();
+  if (at::GradMode::is_enabled() && needs_node) {
+    const std::vector<at::Tensor> saved =
+        ReadTensors(state, lua_gettop(state), "node: saved tensors");
+    torch::autograd::edge_list edges;
+    for (const at::Tensor& input : inputs)
+      edges.push_back(torch::autograd::impl::gradient_edge(input));
+    const auto node =
+        base::MakeNode<LuaNode>(std::move(edges), std::make_shared<LuaReference>(state, 3));
+    torch::autograd::set_history(y, node);
+    node->Save(saved, y);
+  }
+  lua_pop(state, 1);
+  return 1;
+}
+
+}  // namespace
+
+void SetRingFunctions(lua_State* state) {
+  RegisterObject<sharding::Shift>(state, {{"wait", WaitForShift}});
+  SetFunctions(state, {{"shift", CountedCall<NewShift>}, {"node", NewNode}});
+}
+
+}  // namespace lockstep::lua

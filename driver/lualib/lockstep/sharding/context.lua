@@ -1,0 +1,67 @@
+--- Models whose batches are cut over the ranks of a context-parallel group: what sharding.parallelize makes of cp.
+
+local chunk_table = require "lockstep.nn.context.table"
+local chunks = require "lockstep.nn.chunks"
+local plain = require "lockstep.plain"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+--- Returns the lengths of a batch's documents, or nil where the batch is not one that a model takes.
+local function lengths_of(batch)
+  if type(batch) ~= "table" or not torch.is_tensor(batch.input_ids) or batch.input_ids:dim() ~= 1 then return end
+  local tokens, sum = batch.input_ids:size(0), 0
+  local seq_lens = batch.seq_lens or { tokens }
+  if tokens == 0 or type(seq_lens) ~= "table" then return end
+  for _, length in ipairs(seq_lens) do
+    if not plain.is_whole(length, 0) then return end
+    sum = sum + length
+  end
+  return sum == tokens and seq_lens or nil
+end
+
+--- Puts results together that have a row for each token of the chunk. A loss is the chunk's; log_probs are whole.
+local function whole(state, what, first, seconds, ...)
+  if what ~= "logits" and what ~= "hidden" then return first, seconds, ... end
+  first = chunks.gather(state, first)
+  if type(seconds) ~= "table" then return first, seconds, ... end
+  local all = {}
+  for i, x in ipairs(seconds) do all[i] = chunks.gather(state, x) end
+  return first, all, ...
+end
+
+--- Lets a method of the model work on this rank's chunk of its batch. `what_of` says what it returns.
+local function wrap(model, name, members, form, what_of)
+  local method = model[name]
+  model[name] = function(self, batch, ...)
+    local seq_lens = not chunks.current() and lengths_of(batch) or nil
+    if not seq_lens then return method(self, batch, ...) end -- an inner call, or a mistake that the model names
+    local state = plain.copy(members, { form = form, table = chunk_table.balanced(seq_lens, members.size) })
+    local what = what_of(...)
+    return chunks.with(state, function(...) return whole(state, what, method(self, batch, ...)) end, ...)
+  end
+end
+
+--- Makes a language model of models.load compute each batch over the ranks of a group: each holds a chunk of the
+--- tokens. All ranks of the group give it the same batch. `loss` returns the sum and the count of this rank's chunk.
+--- Logits, hidden states and log-probabilities are those of the whole batch, in its order, on every rank.
+---
+--- `form` is how attention sees the other chunks. "all_to_all" has equal work on all ranks, and needs query heads that
+--- the ranks divide. "ring" takes any heads. Default: all-to-all where heads divide.
+---@param caller string
+---@param model models.CausalLM
+---@param members sharding.Members
+---@param form "ring"|"all_to_all"|nil
+---@return models.CausalLM model
+function M.attach(caller, model, members, form)
+  plain.check(type(model.hidden) == "function" and type(model.loss) == "function",
+    "%s: cp needs a language model of models.load, not a %s; for other modules use sharding.context_parallel", caller,
+    model.class_name)
+  if members.size == 1 then return model end
+  wrap(model, "loss", members, form, function() return "loss" end)
+  wrap(model, "log_probs", members, form, function() return "log_probs" end)
+  wrap(model, "forward", members, form, function(what) return what or "logits" end)
+  return model
+end
+
+return M

@@ -1,0 +1,115 @@
+--- sharding.parallelize with cp: ranks that hold chunks of each batch learn what one rank learns from the whole, in
+--- float64. Documents are random: also of one token, and fewer tokens than ranks.
+
+local checkpoint = require "lockstep.checkpoint"
+local dist = require "lockstep.distributed"
+local fixture = require "lockstep.sharding.parallelize_fixture"
+local sharding = require "lockstep.sharding"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local WORLD = dist.world_size()
+
+--- The number that a batch's tokens are a multiple of.
+local multiple = 1
+
+--- Documents of 1 token, of fewer than two pieces a rank, and longer ones. A batch of pictures has one in its first.
+function fixture.new_batch(form, seed)
+  torch.manual_seed(seed)
+  local seq_lens, total = {}, 0
+  for i = 1, torch.randint(1, 5, { 1 }):item() do
+    local most = ({ 2, 2 * WORLD, 24 })[torch.randint(0, 3, { 1 }):item() + 1]
+    seq_lens[i] = torch.randint(1, most, { 1 }):item()
+  end
+  seq_lens[1] = seq_lens[1] + (form == "qwen3_vl" and 8 or 2)
+  for _, length in ipairs(seq_lens) do total = total + length end
+  seq_lens[#seq_lens] = seq_lens[#seq_lens] + -total % multiple
+  total = total + -total % multiple
+  local batch = { input_ids = torch.randint(56, { total }), seq_lens = seq_lens,
+    loss_mask = torch.rand({ total }):gt(0.2) }
+  batch.loss_mask[1] = true
+  if form == "qwen3_vl" then
+    batch.image_grid_thw = torch.tensor({ { 1, 4, 4 } }, { dtype = torch.int64 })
+    batch.pixel_values = torch.randn({ 16, 24 }, { dtype = torch.float64 })
+    batch.input_ids[{ { 1, 5 } }]:fill_(57)
+  end
+  return batch
+end
+
+--- Sizes of grids, by the number of ranks.
+local GRIDS = {
+  [1] = { { cp = 1 } },
+  [2] = { { cp = 2 } },
+  [4] = { { cp = 4 }, { cp = 2 }, { cp = 2, tp = 2 } },
+}
+
+for _, name in ipairs { "qwen3", "qwen3_few_kv", "qwen3_moe", "qwen3_vl" } do
+  for _, sizes in ipairs(GRIDS[WORLD]) do
+    -- Key heads fewer than tp ranks, experts and pictures with tp have tests of their own.
+    if not sizes.tp or name == "qwen3" then
+      for _, form in ipairs { "ring", "all_to_all" } do
+        t.test(("ChunksLearnAsTheWhole_%s_cp%d_tp%d_%s"):format(name, sizes.cp, sizes.tp or 1, form), function()
+          fixture.check(sizes, { cp = form }, { form = name, seed = 1 })
+          fixture.check(sizes, { cp = form, fully_shard = sizes.tp and {} or false }, { form = name, seed = 2 })
+        end)
+      end
+    end
+  end
+end
+
+t.test("TokensAreAlsoSplitOverTp", function()
+  if WORLD ~= 4 then return end
+  multiple = 4
+  for _, form in ipairs { "ring", "all_to_all" } do
+    fixture.check({ cp = 2, tp = 2 }, { cp = form, sequence = true }, { form = "qwen3", seed = 3 })
+  end
+  multiple = 1
+end)
+
+t.test("CheckpointRegionsSeeTheSameChunks", function()
+  for _, form in ipairs { "ring", "all_to_all" } do
+    fixture.check({ cp = WORLD }, { cp = form, checkpoint = checkpoint.new {} }, { form = "qwen3", seed = 4 })
+  end
+end)
+
+t.test("ResultsOfTokensAreThoseOfTheBatch", function()
+  local grid = sharding.grid { cp = WORLD }
+  for _, name in ipairs { "qwen3", "qwen3_moe", "qwen3_vl" } do
+    local alone = fixture.build(name, 5)
+    local model = sharding.parallelize(fixture.build(name, 5), grid)
+    for seed = 1, 3 do
+      local batch = fixture.new_batch(name, seed)
+      for _, what in ipairs { "logits", "hidden" } do
+        t.near(torch.no_grad(model, batch, what), torch.no_grad(alone, batch, what), 1e-10, what)
+      end
+      local actual, entropy = torch.no_grad(model, batch, "log_probs")
+      local expected, expected_entropy = torch.no_grad(alone, batch, "log_probs")
+      t.near(actual, expected, 1e-5)
+      t.near(entropy, expected_entropy, 1e-5)
+    end
+  end
+end)
+
+t.test("ABatchOfOneTokenLeavesOtherRanksWithoutOne", function()
+  local alone = fixture.build("qwen3_moe", 6)
+  local model = sharding.parallelize(fixture.build("qwen3_moe", 6), sharding.grid { cp = WORLD })
+  local batch = { input_ids = torch.tensor({ 7 }, { dtype = torch.int64 }) }
+  t.near(torch.no_grad(model, batch), torch.no_grad(alone, batch), 1e-10)
+  local sum, count = model(batch, "loss")
+  sum:backward()
+  t.equal({ sum:item(), count }, { 0, 0 })
+end)
+
+t.test("MistakesAreNamed", function()
+  local grid = sharding.grid { cp = WORLD }
+  t.raises('cp must be "ring" or "all_to_all", not "zigzag"', sharding.parallelize, fixture.build("qwen3", 7), grid,
+    { cp = "zigzag" })
+  if WORLD == 1 then return end
+  t.raises("cp needs a language model of models.load, not a Linear", sharding.parallelize,
+    require("lockstep.nn").Linear(2, 2), grid)
+  local model = sharding.parallelize(fixture.build("qwen3", 7), grid)
+  local batch = { input_ids = torch.arange(8) + dist.rank() }
+  t.raises("rank 1: input_ids: torch.int64 {8}, 1 2 3", model, batch, "loss")
+  t.raises("seq_lens add up to 9 tokens, but input_ids holds 8", model,
+    { input_ids = torch.arange(8), seq_lens = { 9 } }, "loss")
+end)
