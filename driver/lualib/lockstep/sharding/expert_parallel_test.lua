@@ -38,6 +38,10 @@ t.test("TensorParallelLayersBesideExpertsLearnAsOneRank", function()
   fixture.check({ tp = 2, ep = 2 }, { fully_shard = false }, { form = "qwen3_moe", seed = 21 })
 end)
 
+t.test("ModelsOfPicturesWithExpertsLearnAsOneRank", function()
+  fixture.check({ ep = 2 }, {}, { form = "qwen3_vl_moe", seed = 60 })
+end)
+
 -- Experts lie on ranks that hold chunks of one sequence.
 t.test("ChunksOfSequencesBesideExpertsLearnAsOneRank", function()
   for i, cp in ipairs { "ring", "all_to_all" } do
