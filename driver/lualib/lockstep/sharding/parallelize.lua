@@ -72,8 +72,8 @@ local function read_options(grid, given)
   return o
 end
 
---- What each axis does to the net, in the order in which they run: each sees what those before have made of it. An axis
---- that is not here is an error where a grid has more than one rank on it.
+--- The changes that the axes make to the net, in their order: each sees what the ones before have made. An axis that is
+--- not here is an error where a grid has more than one rank on it.
 --- `has_values` is false for a net without memory, on "meta".
 ---@type {axis: string, apply: fun(net: nn.Module, grid: sharding.Grid, o: table, has_values: boolean)}[]
 local STEPS = {

@@ -1,4 +1,4 @@
---- What sharding.parallelize returned is saved whole, goes on in other grids, and generates and evaluates as one rank.
+--- Models of sharding.parallelize are saved whole, go on in other grids, and generate and evaluate as one rank.
 
 local dist = require "lockstep.distributed"
 local fixture = require "lockstep.sharding.parallelize_fixture"

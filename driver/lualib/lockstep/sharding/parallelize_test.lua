@@ -3,6 +3,7 @@
 local dist = require "lockstep.distributed"
 local fixture = require "lockstep.sharding.parallelize_fixture"
 local nn = require "lockstep.nn"
+local optim = require "lockstep.optim"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -36,6 +37,33 @@ end
 t.test("CopiesOfAShardedGridLearnAsOneRank", function()
   if WORLD % 4 ~= 0 then return end
   fixture.check({ tp = 2, replicas = 2 }, { fully_shard = { deterministic = true } }, { form = "qwen3", seed = 3 })
+end)
+
+t.test("MuonMakesWholeMatricesOrthogonal", function()
+  local function step(model, net, batch)
+    local matrices = {}
+    for name, p in model:named_parameters() do
+      if name:find "_proj%.weight$" then matrices[#matrices + 1] = p end
+    end
+    local optimizer = optim.Muon(matrices, { lr = 0.1, precision = "float32" })
+    for _ = 1, 2 do
+      local sum = net(batch, "loss")
+      sum:backward()
+      optimizer:step()
+      model:zero_grad()
+    end
+  end
+  local batch = fixture.batches("qwen3", 4, 1, 1, 1)[1][1]
+  local plain = fixture.build("qwen3", 4)
+  step(plain, plain, batch)
+  for _, kind in ipairs { {}, false } do
+    local grid = sharding.grid { tp = SIZES[1] }
+    local model = sharding.parallelize(fixture.build("qwen3", 4), grid, { fully_shard = kind })
+    step(model, model, batch)
+    for name, expected in pairs(plain:state_dict()) do
+      t.near(fixture.whole(model)[name], expected, 1e-4, name)
+    end
+  end
 end)
 
 t.test("MistakesAreNamed", function()
