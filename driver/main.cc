@@ -101,9 +101,13 @@ int Main(const std::vector<std::string>& arguments) {
     }
     RunRank(*command_line, RankEnvironment{});
   }
-  // `lockstep check` is a script of the Lua library, unless there is a file of that name.
-  if (command_line->script == "check" && !std::filesystem::exists("check"))
-    command_line->script = FindRunfile("driver/lualib/commands/check.lua");
+  // `lockstep check` and `lockstep propose` are scripts of the Lua library, unless there is a file
+  // of that name.
+  for (const std::string command : {"check", "propose"}) {
+    if (command_line->script != command || std::filesystem::exists(command)) continue;
+    command_line->script = FindRunfile("driver/lualib/commands/" + command + ".lua");
+    if (command == "propose") command_line->nproc = command_line->nproc.value_or(1);
+  }
   const std::string cannot = "cannot run \"" + command_line->script + "\": ";
   const std::string problem = ScriptProblem(command_line->script);
   if (!problem.empty()) return Complain(cannot + problem);

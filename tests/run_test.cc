@@ -281,6 +281,21 @@ TEST(Check, LeavesItsNameToAFile) {
   EXPECT_EQ(ended.out, "my own check\n");
 }
 
+// --- Proposals of grids --------------------------------------------------------------------------
+
+TEST(Propose, PrintsGridsForAModelsFolder) {
+  const Folder folder;
+  folder.Write("config.json", R"({"model_type": "llama", "vocab_size": 1000, "hidden_size": 512,
+    "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 8})");
+
+  const Ended ended = RunOne(Lockstep(folder, {"propose", ".", "--set", "gpus=16"}));
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("parameters on 16 GPUs of 80 GiB"), HasSubstr("dp 16 ")));
+  EXPECT_THAT(RunOne(Lockstep(folder, {"propose"})).err,
+              HasSubstr("name a model's folder, or OWNER/MODEL"));
+}
+
 // --- The run's folder ----------------------------------------------------------------------------
 
 constexpr char kLoggingScript[] =

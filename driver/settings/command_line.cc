@@ -18,6 +18,8 @@ const char kUsage[] =
   ./run                       an interactive session
   ./run check                 tries every rank's device and the ways between ranks, and names what
                               is wrong or slow
+  ./run propose MODEL --set gpus=N
+                              grids that train a model on N GPUs, by predicted time and memory
   ./run --list [FOLDER]       the scripts of a folder, of scripts/ unless named, and what each does
 
   --nproc N        ranks to start on this machine; default: one for each GPU, or 2 without a GPU

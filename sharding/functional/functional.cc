@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -98,6 +99,26 @@ at::Tensor RunAllToAll(const at::Tensor& x, int64_t split_dim, int64_t concat_di
   std::vector<int64_t> equal_sizes;
   base::AllToAllSingle(*group, arrived, parts, equal_sizes, equal_sizes)->wait();
   return PartsOn(arrived, concat_dim);
+}
+
+at::Tensor RunAllToAllRows(const at::Tensor& x, std::vector<int64_t> sent,
+                           std::vector<int64_t> received, const Group& group) {
+  at::Tensor given = Dense(x);
+  std::vector<int64_t> sizes = given.sizes().vec();
+  sizes[0] = std::accumulate(received.begin(), received.end(), int64_t{0});
+  at::Tensor taken = at::empty(sizes, given.options());
+  base::AllToAllSingle(*group, taken, given, received, sent)->wait();
+  return taken;
+}
+
+void CheckCounts(const std::vector<int64_t>& counts, const char* name, const Group& group) {
+  TORCH_CHECK_VALUE(static_cast<int>(counts.size()) == group->getSize(), "all_to_all: ", name,
+                    " has ", counts.size(), " counts of rows, but the group has ", group->getSize(),
+                    " ranks");
+  for (const int64_t count : counts) {
+    TORCH_CHECK_VALUE(count >= 0, "all_to_all: ", name, " has the count ", count,
+                      "; counts of rows are at least 0");
+  }
 }
 
 at::Tensor RunBroadcast(const at::Tensor& x, int source, const Group& group) {
@@ -201,6 +222,22 @@ at::Tensor AllToAll(const at::Tensor& x, int64_t split_dim, int64_t concat_dim,
       "AllToAllBackward", x,
       [&](const at::Tensor& t) { return RunAllToAll(t, split, concat, group); },
       [split, concat, group](const at::Tensor& g) { return AllToAll(g, concat, split, group); });
+}
+
+at::Tensor AllToAllRows(const at::Tensor& x, const std::vector<int64_t>& sent,
+                        const std::vector<int64_t>& received, const Group& group) {
+  TORCH_CHECK_VALUE(x.dim() > 0, "all_to_all: a tensor without dimensions has no rows");
+  CheckCounts(sent, "sent", group);
+  CheckCounts(received, "received", group);
+  const int64_t rows = std::accumulate(sent.begin(), sent.end(), int64_t{0});
+  TORCH_CHECK_VALUE(rows == x.size(0), "all_to_all: sent adds up to ", rows,
+                    " rows, but the tensor has ", x.size(0));
+  return Apply(
+      "AllToAllRowsBackward", x,
+      [&](const at::Tensor& t) { return RunAllToAllRows(t, sent, received, group); },
+      [sent, received, group](const at::Tensor& g) {
+        return AllToAllRows(g, received, sent, group);
+      });
 }
 
 at::Tensor Broadcast(const at::Tensor& x, int source, const Group& group) {

@@ -16,17 +16,19 @@
 //    AllGather       the sum of all ranks' gradients of this rank's part
 //    ReduceScatter   all ranks' gradients, concatenated
 //    AllToAll        each part's gradient, from the rank that received the part
+//    AllToAllRows    each row's gradient, from the rank that received the row
 //    Broadcast       on the source the sum of all ranks' gradients, elsewhere 0
 //
 // If every rank computes the same loss again, as with tensor parallel layers, divide it by the
 // number of ranks.
 //
 // Collective: every rank of the group calls each function with a tensor of the same dtype and
-// shape, in the same order. The gradient is a collective too: x requires a gradient on every rank
-// or on none, and the losses of all ranks use the result, or no loss does. Gradients have gradients
-// of their own (create_graph).
+// shape (AllToAllRows: dimension 0 may differ), in the same order. The gradient is a collective
+// too: x requires a gradient on every rank or on none, and the losses of all ranks use the result,
+// or no loss does. Gradients have gradients of their own (create_graph).
 //
-// Throws c10::ValueError if a dimension is out of range or is not divisible by the number of ranks.
+// Throws c10::ValueError if a dimension is out of range or is not divisible by the number of ranks,
+// or if row counts do not fit.
 //
 // Thread: the thread that runs forward and backward, as for any collective of the group.
 
@@ -34,6 +36,7 @@
 #define LOCKSTEP_SHARDING_FUNCTIONAL_FUNCTIONAL_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "ATen/core/TensorBody.h"
 #include "c10/util/intrusive_ptr.h"
@@ -58,6 +61,12 @@ at::Tensor ReduceScatter(const at::Tensor& x, int64_t dim, const Group& group);
 // Cuts x into equal parts on `split_dim`, sends part i to position i of the group, and returns the
 // received parts, concatenated on `concat_dim`.
 at::Tensor AllToAll(const at::Tensor& x, int64_t split_dim, int64_t concat_dim, const Group& group);
+
+// Sends sent[i] rows of x, in order, to position i of the group. Returns the received rows in the
+// group's order: received[i] rows come from position i. Counts may be 0. Every rank's received[i]
+// must be what position i sends to it: exchange the counts first, with AllToAll.
+at::Tensor AllToAllRows(const at::Tensor& x, const std::vector<int64_t>& sent,
+                        const std::vector<int64_t>& received, const Group& group);
 
 // Returns x of the rank at position `source` of the group.
 at::Tensor Broadcast(const at::Tensor& x, int source, const Group& group);

@@ -3,7 +3,9 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <optional>
+#include <vector>
 
 #include "ATen/ATen.h"
 #include "gmock/gmock.h"
@@ -98,6 +100,18 @@ TEST_P(Gradients, AgreeWithFiniteDifferences) {
                  [&](const at::Tensor& x) { return AllToAll(x, 1, 0, group); });
   CheckGradients(*rank, world, {n, 2},
                  [&](const at::Tensor& x) { return AllToAll(x, 0, 0, group); });
+  // From rank r to rank s go (r - s) mod n rows: as many from every rank, which the differences
+  // need, and 0 for some pairs.
+  std::vector<int64_t> sent, received;
+  for (int64_t r = 0; r < n; ++r) {
+    sent.push_back((rank->rank - r + n) % n);
+    received.push_back((r - rank->rank + n) % n);
+  }
+  CheckGradients(*rank, world, {std::accumulate(sent.begin(), sent.end(), int64_t{0}), 2},
+                 [&](const at::Tensor& x) { return AllToAllRows(x, sent, received, group); });
+  const std::vector<int64_t> none(n, 0);
+  CheckGradients(*rank, world, {0, 2},
+                 [&](const at::Tensor& x) { return AllToAllRows(x, none, none, group); });
   for (int source = 0; source < n; ++source) {
     CheckGradients(*rank, world, {3},
                    [&](const at::Tensor& x) { return Broadcast(x, source, group); });
@@ -141,6 +155,19 @@ TEST(Functional, ReturnsTheValuesOfTheCollectives) {
   EXPECT_EQ(AllGather(at::zeros({0, 2}), 0, group).sizes(), at::IntArrayRef({0, 2}));
 }
 
+TEST(Functional, AllToAllRowsSendsAsManyAsTheCountsSay) {
+  const std::optional<Rank> rank = OnRanks(2);
+  if (!rank.has_value()) return;
+  const auto group = MeetOverGloo(*rank).group;
+  const bool first = rank->rank == 0;
+  const at::Tensor x = at::arange(first ? 3 : 2) + 10 * rank->rank;  // 0 1 2, and 10 11
+
+  const at::Tensor y =
+      first ? AllToAllRows(x, {0, 3}, {0, 2}, group) : AllToAllRows(x, {2, 0}, {3, 0}, group);
+
+  EXPECT_TRUE(y.equal(at::arange(first ? 2 : 3) + (first ? 10 : 0)));
+}
+
 // A rank whose loss does not need the gradient of the result takes part all the same.
 TEST(Gradients, OfARankWithoutAShareAreZero) {
   const std::optional<Rank> rank = OnRanks(2);
@@ -171,6 +198,18 @@ TEST(Functional, RefusesMistakesBeforeAnyRankWaits) {
               HasSubstr("all_gather: dimension 1 is out of range for a tensor of 1 dimensions"));
   EXPECT_THAT(MessageOf([&] { AllGather(at::ones({}), 0, group); }),
               HasSubstr("a tensor without dimensions has no parts"));
+  EXPECT_THAT(MessageOf([&] {
+                AllToAllRows(at::ones({2}), {2}, {1, 1}, group);
+              }),
+              HasSubstr("sent has 1 counts of rows, but the group has 2 ranks"));
+  EXPECT_THAT(MessageOf([&] {
+                AllToAllRows(at::ones({2}), {1, 1}, {3, -1}, group);
+              }),
+              HasSubstr("received has the count -1"));
+  EXPECT_THAT(MessageOf([&] {
+                AllToAllRows(at::ones({2}), {1, 2}, {1, 1}, group);
+              }),
+              HasSubstr("sent adds up to 3 rows, but the tensor has 2"));
   EXPECT_THAT(MessageOf([&] { Broadcast(at::ones({2}), 2, group); }),
               HasSubstr("position 2 is not one of the group's 2"));
   EXPECT_THAT(MessageOf([&] { AllReduce(at::ones({2}, at::kLong), group, Reduction::kMean); }),

@@ -113,6 +113,12 @@ function M.build(raw, opts)
   return init.fill(model, { dtype = dtype, device = o.device, deviation = raw.initializer_range or 0.02 })
 end
 
+--- Returns a model whose parameters have shapes and no memory, for those who count them. Private to the library.
+---@param caller string for messages
+---@param raw table<string, any>
+---@return models.CausalLM
+function M.outline(caller, raw) return parameter.on_meta(find_class(caller, raw), raw, { ignore = {} }) end
+
 ---@class models.LoadOptions
 ---@field dtype torch.dtype? default: the config's, else the files'
 ---@field device string? default "cpu"

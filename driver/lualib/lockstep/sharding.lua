@@ -18,6 +18,7 @@ local M = {
   grid = require("lockstep.sharding.grid").grid,
   pack = require "lockstep.sharding.pack",
   parallelize = require("lockstep.sharding.parallelize").parallelize,
+  propose = require "lockstep.sharding.propose",
   tensor_parallel = require("lockstep.sharding.tensor_parallel").tensor_parallel,
   weighted_mean = require("lockstep.sharding.loops.means").weighted_mean,
 }

@@ -136,12 +136,24 @@ function dist.functional.all_gather(x, options) end
 ---@return torch.Tensor
 function dist.functional.reduce_scatter(x, options) end
 
+---@class dist.AllToAllOptions
+---@field split_dim integer?
+---@field concat_dim integer?
+---@field sent integer[]? of each rank of the group
+---@field received integer[]?
+---@field group dist.Group?
+
 --- Cuts x into equal parts on `split_dim`, sends one to each rank, and puts the parts that arrive behind one another
 --- on `concat_dim`.
 ---
 ---     local heads = dist.functional.all_to_all(tokens, { split_dim = 1, concat_dim = 0 })
+---
+--- With counts it sends sent[i] rows of dimension 0 to the group's rank i - 1, and returns the rows that arrive in the
+--- group's order, received[i] of each rank. Counts may be 0; received[i] is what that rank sends here.
+---
+---     local rows = dist.functional.all_to_all(x, { sent = { 2, 0 }, received = { 1, 3 } })
 ---@param x torch.Tensor
----@param options {split_dim: integer, concat_dim: integer, group: dist.Group?}
+---@param options dist.AllToAllOptions
 ---@return torch.Tensor
 function dist.functional.all_to_all(x, options) end
 

@@ -1,4 +1,5 @@
 #include <string>
+#include <vector>
 
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/str_cat.h"
@@ -21,9 +22,10 @@ namespace functional = sharding::functional;
 // first. Whether they require a gradient must be alike, too: backward is a collective.
 class FunctionalCall {
  public:
-  explicit FunctionalCall(const at::Tensor& x)
+  explicit FunctionalCall(const at::Tensor& x) : FunctionalCall(x, Describe(x)) {}
+  FunctionalCall(const at::Tensor& x, const std::string& description)
       : subject_(absl::StrCat(
-            Describe(x), at::GradMode::is_enabled() && x.requires_grad() ? " requires_grad" : "")) {
+            description, at::GradMode::is_enabled() && x.requires_grad() ? " requires_grad" : "")) {
   }
 
  private:
@@ -80,10 +82,46 @@ int ReduceScatter(lua_State* state) {
   return 1;
 }
 
+// Counts of rows for each rank, or from each.
+std::vector<int64_t> ReadCounts(lua_State* state, const OptionTable& options, const char* key) {
+  if (!options.Push(key)) {
+    throw Error(absl::StrCat("dist.functional.all_to_all: ", key,
+                             " is missing: dist.functional.all_to_all(x, {sent = {2, 0}, "
+                             "received = {1, 3}})"));
+  }
+  const std::vector<int64_t> counts =
+      ReadIntegers(state, -1, absl::StrCat("dist.functional.all_to_all: ", key).c_str());
+  lua_pop(state, 1);
+  return counts;
+}
+
+// The form with counts of rows. The ranks may have different numbers of rows.
+at::Tensor AllToAllRows(lua_State* state, const at::Tensor& x, const OptionTable& options) {
+  for (const char* key : {"split_dim", "concat_dim"}) {
+    if (options.Has(key)) {
+      throw Error(absl::StrCat("dist.functional.all_to_all: ", key,
+                               " is for equal parts; counts of rows (sent, received) are of "
+                               "dimension 0"));
+    }
+  }
+  const Group group = ReadGroup(state, options);
+  const std::vector<int64_t> sent = ReadCounts(state, options, "sent");
+  const std::vector<int64_t> received = ReadCounts(state, options, "received");
+  const std::string rows =
+      x.dim() == 0 ? Describe(x)
+                   : absl::StrCat("rows of ", Describe(x.new_empty(x.sizes().slice(1))));
+  const FunctionalCall call(x, rows);
+  return functional::AllToAllRows(x, sent, received, group.process_group);
+}
+
 int AllToAll(lua_State* state) {
   const at::Tensor& x = ReadTensor(state, 1, "dist.functional.all_to_all: x");
   const OptionTable options(state, 2, "dist.functional.all_to_all",
-                            {"split_dim", "concat_dim", "group"});
+                            {"split_dim", "concat_dim", "sent", "received", "group"});
+  if (options.Has("sent") || options.Has("received")) {
+    PushTensor(state, AllToAllRows(state, x, options));
+    return 1;
+  }
   const Group group = ReadGroup(state, options);
   const int64_t split_dim = ReadDim(state, options, "split_dim");
   const int64_t concat_dim = ReadDim(state, options, "concat_dim");

@@ -56,6 +56,20 @@ t.test("AllToAllSendsEachRankItsPart", function()
   t.equal(x.grad, torch.arange(1, world + 1, { dtype = torch.float64 }))
 end)
 
+t.test("AllToAllSendsAsManyRowsAsTheCountsSay", function()
+  -- Rank r sends all of its r rows to rank 0, which has none itself.
+  local sent, received = {}, {}
+  for r = 1, world do sent[r], received[r] = r == 1 and rank or 0, rank == 0 and r - 1 or 0 end
+  local x = torch.full({ rank, 2 }, rank, { dtype = torch.float64 }):requires_grad_(true)
+
+  local y = f.all_to_all(x, { sent = sent, received = received })
+  ;(y * 3):sum():backward()
+
+  t.equal(y:size(0), rank == 0 and world * (world - 1) / 2 or 0)
+  if rank == 0 then t.equal(y:detach()[y:size(0) - 1][0]:item(), world - 1) end
+  t.equal(x.grad, torch.full({ rank, 2 }, 3, { dtype = torch.float64 }))
+end)
+
 t.test("BroadcastGivesTheSourceEveryRanksGradient", function()
   local source = world - 1
   local x = leaf { rank, rank }
@@ -101,6 +115,8 @@ t.test("MistakesAreRefusedBeforeAnyRankWaits", function()
       world + 1, world) },
     { f.all_to_all, { x }, "dist.functional.all_to_all: split_dim is missing" },
     { f.all_to_all, { x, { split_dim = 0 } }, "dist.functional.all_to_all: concat_dim is missing" },
+    { f.all_to_all, { x, { sent = { 1 } } }, "dist.functional.all_to_all: received is missing" },
+    { f.all_to_all, { x, { sent = { 1 }, received = { 1 }, split_dim = 0 } }, "split_dim is for equal parts" },
     { f.broadcast, { x }, "dist.functional.broadcast: src must be a number, not nothing" },
   }
   for _, case in ipairs(cases) do t.raises(case[3], case[1], unpack(case[2])) end

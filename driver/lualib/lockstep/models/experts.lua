@@ -4,6 +4,7 @@
 ---     local y, router_logits = self.mlp(x)
 
 local core = require "lockstep.core"
+local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local parameter = require "lockstep.nn.parameter"
@@ -14,7 +15,9 @@ local M = {}
 --- The weights of all experts in two tensors: gate_up_proj [experts, 2 * intermediate, hidden], gate first, and
 --- down_proj [experts, hidden, intermediate].
 ---@class models.Experts: nn.Module
+---@field owner sharding.Members? the ranks that share the experts, where sharding.expert_parallel has divided them
 local Experts = nn.Module:subclass("Experts")
+M.Experts = Experts
 
 function Experts:init(o)
   local function uniform(t) t:uniform_(-1 / math.sqrt(t:size(-1)), 1 / math.sqrt(t:size(-1))) end
@@ -47,26 +50,84 @@ local function multiply(x, weight, ends, read_ends)
       from = to
     end
   end
-  return torch.cat(results)
+  -- Without a row the result depends on x and the weight all the same: other ranks wait for their gradients.
+  return #results > 0 and torch.cat(results) or nn.linear(x, weight[0])
 end
 
---- x: [rows, hidden], the rows of expert 0 first; ends: [experts] int32, the row behind each expert's last one. Waits
---- for a GPU once, or not at all where all experts are one call.
-function Experts:forward(x, ends)
-  local list
+--- Returns the weight. Its gradient is the sum over all ranks that share the experts, and is divided by their number:
+--- the average over the ranks that hold the same experts does not do so.
+local function of_shared(weight, owner)
+  if not owner or not torch.is_grad_enabled() or not weight.requires_grad then return weight end
+  local view = weight:view(weight.shape)
+  view:register_hook(function(grad) return grad / owner.size end)
+  return view
+end
+
+--- x: [rows, hidden], the rows of expert 0 first; ends: [experts] int32, the row behind each expert's last one; list:
+--- the same as numbers, where the caller has them. Waits for a GPU once, or not at all where all experts are one call.
+function Experts:forward(x, ends, list)
   local function read_ends()
     list = list or ends:totable()
     return list
   end
-  local gate, up = unpack(multiply(x, self.gate_up_proj, ends, read_ends):chunk(2, -1))
-  return multiply(nn.swiglu(gate, up), self.down_proj, ends, read_ends)
+  local owner = self.owner
+  local gate, up = unpack(multiply(x, of_shared(self.gate_up_proj, owner), ends, read_ends):chunk(2, -1))
+  return multiply(nn.swiglu(gate, up), of_shared(self.down_proj, owner), ends, read_ends)
 end
 
---- The dtype of a router's probabilities.
-local function wide(logits) return logits.dtype == torch.float64 and torch.float64 or torch.float32 end
+--- Returns what the experts of all ranks of a group make of rows. Each rank holds an even part of them.
+---
+--- Rows travel to the ranks of their experts and back, by two exchanges; an exchange of counts comes first, which is
+--- the one time that the host waits. A rank computes the rows of an expert in the order of the ranks that sent them, so
+--- results do not depend on what arrives first. Every rank takes part in all exchanges, forward and backward, also
+--- where no row leaves it or none arrives. Source: GShard (arXiv 2006.16668).
+---
+--- Collective: every rank of the group calls this.
+---@param owner sharding.Members
+---@param experts models.Experts this rank's
+---@param rows torch.Tensor [rows, hidden], the rows of expert 0 first
+---@param ends torch.Tensor [experts of all ranks] int32, the row behind each expert's last one
+---@return torch.Tensor # [rows, hidden]
+local function across_ranks(owner, experts, rows, ends)
+  local group, own = owner.group, ends:size(0) / owner.size
+  local counts = torch.diff(ends:to(torch.int64), 1, 0, ends:new_zeros({ 1 }, { dtype = torch.int64 }))
+  local arriving = dist.functional.all_to_all(counts, { split_dim = 0, concat_dim = 0, group = group })
+  local numbers = torch.cat({ counts, arriving }):totable()
+  local sent, received, of_expert, total = {}, {}, {}, 0
+  for r = 1, owner.size do
+    sent[r], received[r] = 0, 0
+    for expert = 1, own do
+      local place = (r - 1) * own + expert
+      local count = numbers[ends:size(0) + place]
+      sent[r], received[r] = sent[r] + numbers[place], received[r] + count
+      of_expert[expert] = (of_expert[expert] or 0) + count
+    end
+  end
+  for expert = 1, own do
+    total = total + of_expert[expert]
+    of_expert[expert] = total
+  end
+  local arrived = dist.functional.all_to_all(rows, { sent = sent, received = received, group = group })
+  -- By rank, and of one rank by expert. A stable sort makes it by expert, and of one expert by rank.
+  local expert_of = (torch.arange(ends:size(0), { device = rows.device }) % own)
+    :repeat_interleave(arriving, nil, { output_size = total })
+  local sorted, order = expert_of:sort { stable = true }
+  local own_ends = torch.searchsorted(sorted, torch.arange(own, { device = rows.device }),
+    { right = true, out_int32 = true })
+  local y = experts(torch.embedding(arrived, order), own_ends, of_expert)
+  return dist.functional.all_to_all(torch.embedding(y, order:argsort()),
+    { sent = received, received = sent, group = group })
+end
 
---- Returns y [tokens, hidden] and the router's logits [tokens, experts]. The router's probabilities are float32, or
---- float64 of a model in float64. With `normalize` those of a token's experts add up to 1.
+--- Returns the router's probabilities: in float32, as in transformers, and in float64 where the model is.
+---@param logits torch.Tensor [tokens, experts]
+---@return torch.Tensor # [tokens, experts]
+function M.probabilities(logits)
+  return logits:softmax(-1, { dtype = logits.dtype == torch.float64 and torch.float64 or torch.float32 })
+end
+
+--- Returns y [tokens, hidden] and the router's logits [tokens, experts]. With `normalize` the probabilities of a
+--- token's experts add up to 1.
 ---@class models.Mixture: nn.Module
 local Mixture = nn.Module:subclass("Mixture")
 ---@type fun(opts: {hidden: integer, intermediate: integer, experts: integer, per_token: integer}): models.Mixture
@@ -85,14 +146,16 @@ end
 
 function Mixture:forward(x)
   local logits = self.gate(x)
-  local shares, chosen = logits:softmax(-1, { dtype = wide(logits) }):topk(self.per_token, -1)
+  local shares, chosen = M.probabilities(logits):topk(self.per_token, -1)
   if self.normalize then shares = shares / shares:sum({ -1 }, true) end
   local sorted, order = chosen:view(-1):sort { stable = true }
   local ends = torch.searchsorted(sorted, torch.arange(self.num_experts, { device = x.device }),
     { right = true, out_int32 = true })
   local token = order:div(self.per_token, { rounding_mode = "floor" })
   -- torch.embedding selects rows. Its gradient adds up sorted segments. The gradient of index_select adds with atomics.
-  local y = self.experts(torch.embedding(x, token), ends)
+  local rows = torch.embedding(x, token)
+  local owner = self.experts.owner
+  local y = owner and across_ranks(owner, self.experts, rows, ends) or self.experts(rows, ends)
   y = torch.embedding(y, order:argsort()):view(x:size(0), self.per_token, -1)
   return (y * shares:to(x.dtype):unsqueeze(-1)):sum(1), logits
 end
@@ -107,7 +170,7 @@ function M.balance_loss(router_logits, per_token)
   local tokens, probabilities, rows = 0, 0, 0
   local num_experts = router_logits[1]:size(-1)
   for _, logits in ipairs(router_logits) do
-    local shares = logits:softmax(-1, { dtype = wide(logits) })
+    local shares = M.probabilities(logits)
     local _, chosen = shares:topk(per_token, -1)
     tokens = tokens + torch.zeros_like(shares):scatter(-1, chosen, 1):sum(0)
     probabilities = probabilities + shares:sum({ 0 })

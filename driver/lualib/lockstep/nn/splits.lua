@@ -32,7 +32,7 @@ local M = {}
 ---@field dim integer of the weight
 ---@field total integer the whole size of this dimension
 ---@field start integer of this rank's part
----@field kind "column"|"row"|"vocabulary"
+---@field kind "column"|"row"|"vocabulary"|"experts"
 ---@field copies integer? consecutive ranks that hold the same part; 1 unless given
 
 --- The split of each parameter that is one.
@@ -112,7 +112,9 @@ local compared = setmetatable({}, { __mode = "k" })
 function M.check_same_parts(caller, module, group)
   if compared[module] == (group or true) then return end
   local owner
-  for _, p in ipairs(module:parameters()) do owner = owner or splits[p] and splits[p].owner end
+  for _, p in ipairs(module:parameters()) do
+    owner = owner or splits[p] and splits[p].kind ~= "experts" and splits[p].owner or nil
+  end
   if owner then
     local what = "the group has ranks that hold different parts of the model's weights"
     local advice = "give a group of ranks with the same parts, as { 0, 2 } next to { 0, 1 } and { 2, 3 }"

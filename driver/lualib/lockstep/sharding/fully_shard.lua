@@ -5,6 +5,7 @@ local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local dist = require "lockstep.distributed"
+local expert_units = require "lockstep.sharding.expert_units"
 local nn = require "lockstep.nn"
 local nn_parameter = require "lockstep.nn.parameter"
 local options = require "lockstep.options"
@@ -343,7 +344,7 @@ end
 
 --- Shards a module; `model` becomes the result, if it is given.
 local function build(net, o, has_values, model)
-  local found = units_of.find(net, o.units, o.ignore)
+  local found = units_of.find(net, o.units, o.ignore, o.experts and o.experts.modules)
   for _, unit in ipairs(found.units) do
     if is_sharded[unit.module] then
       core.raise(("sharding.fully_shard: %s is sharded already; shard the whole module once"):format(
@@ -356,7 +357,7 @@ local function build(net, o, has_values, model)
     ignored = found.ignored, options = o, methods = {}, places = {}, tensors = found.tensors, forwards = {},
     given = { units = o.units, ignore = o.ignore }, model = model or setmetatable({}, FullyShard) }
   o.units, o.ignore, o.has_values = nil, nil, has_values
-  parts.core = core_sharding.fully_shard(found.units, buffers, o)
+  parts.core = expert_units.core(found.units, buffers, o)
   parts.shards = parts.core:shards()
   parts.replaced = units_of.replaced_since(net, found.tensors)
   rawset(parts.model, PARTS, parts)
@@ -372,6 +373,7 @@ end
 local function shard(net, opts, has_values)
   if not nn.is_module(net) then core.raise("sharding.fully_shard: expected a module, not a " .. type(net)) end
   local o = read_options(opts)
+  o.experts = expert_units.of(net)
   splits.check_same_parts("sharding.fully_shard", net, o.group)
   return build(net, o, has_values)
 end

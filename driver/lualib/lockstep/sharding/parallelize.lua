@@ -4,6 +4,7 @@ local agreement = require "lockstep.state.agreement"
 local context = require "lockstep.sharding.context"
 local core = require "lockstep.core"
 local data_parallel = require "lockstep.sharding.data_parallel"
+local expert_parallel = require "lockstep.sharding.expert_parallel"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local grids = require "lockstep.sharding.grid"
 local members_of = require "lockstep.sharding.members"
@@ -59,6 +60,8 @@ local function read_options(grid, given)
   end
   check(o.fully_shard or grid.replicas == 1, "replicas = %d of the grid is for fully_shard, and all ranks of dp hold "
     .. "replicas with fully_shard = false", grid.replicas)
+  check(grid.ep == 1 or o.data_parallel == nil, "data_parallel has no options where ep is %d: fully_shard holds the "
+    .. "replicas; leave them out", grid.ep)
   check_choice("cp", o.cp, { "ring", "all_to_all" })
   check_choice("order", o.order, { "1f1b", "interleaved", "all_forwards_first" })
   check(o.chunks >= 1 and o.chunks % 1 == 0, "chunks must be a whole number of at least 1, not %s", o.chunks)
@@ -77,6 +80,9 @@ local STEPS = {
   { axis = "tp", apply = function(net, grid, o, has_values)
     local split = has_values and tensor_parallel.tensor_parallel or tensor_parallel.on_meta
     split(net, { group = grid:group "tp", plan = o.plan, sequence = o.sequence })
+  end },
+  { axis = "ep", apply = function(net, grid, _, has_values)
+    expert_parallel.divide(net, grid:group "ep", has_values)
   end },
   { axis = "cp", apply = function(net, grid, o)
     context.attach("sharding.parallelize", net, members_of("sharding.parallelize", "cp", grid:group "cp"), o.cp)
@@ -108,6 +114,7 @@ local function prepare(net, grid, opts, has_values)
     if grid[step.axis] > 1 then step.apply(net, grid, o, has_values) end
   end
   local group = grid:group "dp_cp"
+  if grid.ep > 1 then return expert_parallel.shards(net, grid, o.fully_shard) end
   if o.fully_shard then return plain.copy(o.fully_shard, { group = group, replicas = grid.replicas }) end
   return nil, plain.copy(o.data_parallel or {}, { group = group })
 end

@@ -1,5 +1,6 @@
 --- Tiny models on grids against one rank with the whole model and all micro-batches, in float64.
 
+local copy = require("lockstep.plain").copy
 local dist = require "lockstep.distributed"
 local models = require "lockstep.models"
 local optim = require "lockstep.optim"
@@ -30,6 +31,8 @@ M.CONFIGS = {
   qwen3_moe = with { architectures = { "Qwen3MoeForCausalLM" }, model_type = "qwen3_moe", num_key_value_heads = 4,
     num_experts = 4, num_experts_per_tok = 2, moe_intermediate_size = 12, norm_topk_prob = true,
     output_router_logits = true, router_aux_loss_coef = 0.05 },
+  mixtral = with { architectures = { "MixtralForCausalLM" }, model_type = "mixtral", num_local_experts = 8,
+    num_experts_per_tok = 2, output_router_logits = true, router_aux_loss_coef = 0.05 },
   qwen3_vl = { architectures = { "Qwen3VLForConditionalGeneration" }, model_type = "qwen3_vl", image_token_id = 57,
     video_token_id = 58, tie_word_embeddings = false,
     text_config = with { num_key_value_heads = 4, num_hidden_layers = 3, rope_theta = 5000,
@@ -40,6 +43,10 @@ M.CONFIGS = {
 }
 M.CONFIGS.qwen3_vl.text_config.rope_theta = nil
 M.CONFIGS.qwen3_vl.text_config.rope_parameters.rope_theta = 5000
+M.CONFIGS.qwen3_vl_moe = copy(M.CONFIGS.qwen3_vl, { model_type = "qwen3_vl_moe",
+  architectures = { "Qwen3VLMoeForConditionalGeneration" },
+  text_config = copy(M.CONFIGS.qwen3_vl.text_config, { num_experts = 4, num_experts_per_tok = 2,
+    moe_intermediate_size = 12 }) })
 
 --- Returns a model of a form, the same on every rank.
 ---@param form string
@@ -60,7 +67,7 @@ function M.new_batch(form, generator_seed)
   local batch = { input_ids = torch.randint(56, { 16 }), seq_lens = { first, 16 - first },
     loss_mask = torch.rand({ 16 }):gt(0.2) }
   batch.loss_mask[first - 1] = true
-  if form == "qwen3_vl" then
+  if form:find "^qwen3_vl" then
     batch.image_grid_thw = torch.tensor({ { 1, 2, 4 } }, { dtype = torch.int64 })
     batch.pixel_values = torch.randn { 8, 24 }
     batch.input_ids[{ { first, first + 2 } }]:fill_(57)

@@ -86,8 +86,10 @@ function M.of_unit(parts, index, unit)
   for i, named in ipairs(unit.parameters) do members[i] = { name = named[1], shard = parts.shards[named[1]] } end
   for _, named in ipairs(unit.parameters) do
     local name, split = named[1], splits.of(named[2])
-    local groups = { parts.options.group or false, split and (split.owner.group or false) }
-    spread.note(parts.shards[name], groups, parts.options.replicas * (split and split.copies or 1))
+    local o = parts.options.experts and parts.options.experts.modules[unit.module] and parts.options.experts
+      or parts.options
+    local groups = { o.group or false, split and (split.owner.group or false) }
+    spread.note(parts.shards[name], groups, o.replicas * (split and split.copies or 1))
     places[name] = {
       name = name, unit = index, unit_shape = shape_of(named[2]),
       shape = split and splits.whole_shape(named[2], split) or shape_of(named[2]),

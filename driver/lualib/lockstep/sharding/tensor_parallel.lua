@@ -32,6 +32,10 @@ end
 
 --- Makes a parameter this rank's part of it, in memory of its own. It stays the same tensor, also for an optimizer that
 --- was made before.
+---@param p torch.Tensor
+---@param dim integer
+---@param one {kind: string}
+---@param owner sharding.Members
 local function cut(p, dim, one, owner)
   local copies = one.copies or 1
   local total = p:size(dim)
@@ -47,6 +51,8 @@ local function cut(p, dim, one, owner)
   splits.note(p, split)
   if copies > 1 then splits.sum_parameter(same_part(owner, copies), p) end
 end
+
+M.cut = cut
 
 --- Classes that draw no random numbers.
 local IS_DETERMINISTIC = { [nn.LayerNorm] = true, [nn.RMSNorm] = true, [nn.Linear] = true, [nn.Embedding] = true }

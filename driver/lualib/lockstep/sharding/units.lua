@@ -110,11 +110,13 @@ end
 ---@param net nn.Module
 ---@param given string[]? patterns; nil: members of ModuleLists
 ---@param ignore string[] patterns of parameters or modules
+---@param more table<nn.Module, any>? modules that are units besides
 ---@return sharding.Units
-function M.find(net, given, ignore)
+function M.find(net, given, ignore, more)
   local modules, module_names = modules_of(net)
   local chosen, by_name, found = choose(modules, module_names, given), {}, { names = {}, tensors = {}, aliases = {},
     ignored = {}, units = { { name = "", module = net, parameters = {} } } }
+  for module in pairs(more or {}) do chosen[module] = true end
   local unit_of, first_name = { [net] = found.units[1] }, {}
   for _, one in ipairs(modules) do
     by_name[one.name] = one.module
