@@ -31,11 +31,11 @@ constexpr int kRanks = 2;
 constexpr const char* kFaults[] = {"kill", "stop", "socket", "disk", "slow"};
 
 Command Train(const Folder& folder, const std::string& faults) {
-  Command command = Lockstep(
-      folder, {"--nproc", absl::StrCat(kRanks), "--run-dir", "out", "--restarts", "20", "--timeout",
-               "4", DataFile("benchmarks/goodput/train.lua"), "--set", absl::StrCat("steps=", kSteps),
-               "--set", "every=4", "--set", "width=32", "--set", "says_steps=false", "--set",
-               absl::StrCat("faults=", faults)});
+  Command command =
+      Lockstep(folder, {"--nproc", absl::StrCat(kRanks), "--run-dir", "out", "--restarts", "20",
+                        "--timeout", "4", DataFile("benchmarks/goodput/train.lua"), "--set",
+                        absl::StrCat("steps=", kSteps), "--set", "every=4", "--set", "width=32",
+                        "--set", "says_steps=false", "--set", absl::StrCat("faults=", faults)});
   folder.Write("temporary/of-the-test", "");
   command.environment["TMPDIR"] = folder.Path("temporary");
   command.timeout = absl::Seconds(280);

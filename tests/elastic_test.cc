@@ -120,8 +120,10 @@ TEST(ElasticRuns, AWorldThatDoesNotDoIsOneErrorAndIsNotStartedAgain) {
   const Case cases[] = {
       {3, {"max=2"}, "run.elastic: the run has 3 ranks, and the script takes 1 to 2; start it "},
       {1, {"min=2"}, "run.elastic: the run has 1 rank, and the script takes 2 to 3; start it "},
-      {3, {"batch=16"}, "elastic:share: 16 rows in micro-batches of 2 cannot be shared out evenly "
-                        "over 3 ranks; the numbers of ranks that can: 1, 2\n"}};
+      {3,
+       {"batch=16"},
+       "elastic:share: 16 rows in micro-batches of 2 cannot be shared out evenly "
+       "over 3 ranks; the numbers of ranks that can: 1, 2\n"}};
   for (const Case& one : cases) {
     SCOPED_TRACE(one.message);
     const Folder folder;
@@ -136,9 +138,9 @@ TEST(ElasticRuns, AWorldThatDoesNotDoIsOneErrorAndIsNotStartedAgain) {
 
 TEST(ElasticRuns, UnderTorchrunEveryRankEndsWithTheCodeAndOneSaysWhy) {
   const Folder folder;
-  const std::vector<Ended> ranks =
-      RunRanks(2, Lockstep(folder, {"--run-dir", "out", DataFile("tests/scripts/elastic.lua"),
-                                    "--set", "min=3"}));
+  const std::vector<Ended> ranks = RunRanks(
+      2, Lockstep(folder,
+                  {"--run-dir", "out", DataFile("tests/scripts/elastic.lua"), "--set", "min=3"}));
 
   std::string all;
   for (const Ended& rank : ranks) {

@@ -75,8 +75,8 @@ TEST_P(Verification, NamesAFaultyRankBeforeTheNextSaveAndTheRunGoesOnWithoutIt) 
   EXPECT_THAT(ended.err, Not(HasSubstr("; restart ")));
   EXPECT_EQ(folder.List("out/state").back(), "step-00000004");  // not the one after step 4
 
-  const Ended again = Train(folder, "3", {"--verify-every", "2", "--set", parallel, "--set",
-                                          "faulty=false"});
+  const Ended again =
+      Train(folder, "3", {"--verify-every", "2", "--set", parallel, "--set", "faulty=false"});
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_THAT(again.err + again.out, HasSubstr("after 4 steps"));
   EXPECT_EQ(Count(again.out, "done"), 3);
@@ -105,7 +105,8 @@ TEST(VerificationRuns, NeedsReplicas) {
 
   const Folder other;
   const Ended bare = Train(other, "2", {"--verify-every", "2", "--set", "wrapped=false"});
-  EXPECT_THAT(bare.err, HasSubstr("--verify-every 2 has compared nothing in step 0: the step ran "));
+  EXPECT_THAT(bare.err,
+              HasSubstr("--verify-every 2 has compared nothing in step 0: the step ran "));
 }
 
 }  // namespace

@@ -70,8 +70,8 @@ void ListenOnlyAt(const std::string& address, c10d::TCPStoreOptions& options) {
 }
 
 // Keys of an attempt that torchrun or our launcher restarted must not be seen by the next. A store
-// of rank 0 ends with its attempt. Then counts may differ: torchrun's agent that joined later counts
-// fewer restarts than the others.
+// of rank 0 ends with its attempt. Then counts may differ: torchrun's agent that joined later
+// counts fewer restarts than the others.
 std::string PrefixOf(int attempt) { return absl::StrCat("attempt/", attempt); }
 
 c10::intrusive_ptr<c10d::Store> NewStore(const RankEnvironment& environment,

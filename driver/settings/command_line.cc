@@ -149,9 +149,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     if (option != "--nproc" && option != "--set" && option != "--run-dir" &&
         option != "--timeout" && option != "--restarts" && option != "--evict-slow" &&
         option != "--verify-every") {
-      const std::string nearest = base::Nearest(
-          option, {"--nproc", "--set", "--run-dir", "--timeout", "--restarts", "--evict-slow",
-                   "--verify-every", "--list", "--help", "--version", "--dry-run", "--debug-collectives"});
+      const std::string nearest =
+          base::Nearest(option, {"--nproc", "--set", "--run-dir", "--timeout", "--restarts",
+                                 "--evict-slow", "--verify-every", "--list", "--help", "--version",
+                                 "--dry-run", "--debug-collectives"});
       return InvalidArgument(
           absl::StrCat("unknown option \"", option, "\"",
                        nearest.empty() ? "" : absl::StrCat(" (did you mean \"", nearest, "\"?)")));

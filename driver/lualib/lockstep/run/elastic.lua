@@ -2,7 +2,6 @@
 
 local agreement = require "lockstep.state.agreement"
 local background = require "lockstep.state.background"
-local core = require "lockstep.core"
 local core_state = require "lockstep.core.state"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
@@ -70,8 +69,8 @@ local function elastic(opts)
   local o = options.read("run.elastic", opts, { min = options.required, max = options.optional })
   plain.check(plain.is_whole(o.min, 1), "run.elastic: min must be a whole number of ranks, at least 1, got %s",
     tostring(o.min))
-  plain.check(o.max == nil or plain.is_whole(o.max, o.min), "run.elastic: max must be a whole number of ranks, at least "
-    .. "min = %d, got %s", o.min, tostring(o.max))
+  plain.check(o.max == nil or plain.is_whole(o.max, o.min),
+    "run.elastic: max must be a whole number of ranks, at least min = %d, got %s", o.min, tostring(o.max))
   agreement.same("run.elastic", { min = tostring(o.min), max = tostring(o.max) }, "give every rank the same")
   local self, world = setmetatable({ min = o.min, max = o.max or math.huge }, Elastic), dist.world_size()
   if world < self.min or world > self.max then

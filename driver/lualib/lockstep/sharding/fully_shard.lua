@@ -174,7 +174,7 @@ local function wrap(parts)
 end
 
 --- Says how --verify-every computes a pass: hooks see the whole gradients, which are dropped before any is averaged.
-local function outline(parts, pass)
+local function verified(parts, pass)
   local leaves = {}
   for _, name in ipairs(parts.names) do
     if parts.shards[name].requires_grad then leaves[#leaves + 1] = { name, parts.tensors[name] } end
@@ -207,7 +207,7 @@ local function call_model(model, pass, ...)
   local parts = model[PARTS]
   if torch.is_grad_enabled() then
     -- Whole gradients of passes before would be dropped with those of the comparison.
-    if not parts.keeps_whole then verification.before_pass(model, function() return outline(parts, pass) end, ...) end
+    if not parts.keeps_whole then verification.before_pass(model, function() return verified(parts, pass) end, ...) end
     parts.keeps_whole = parts.is_unsynced
   end
   return pass(...)

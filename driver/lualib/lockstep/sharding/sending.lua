@@ -14,7 +14,8 @@ local M = {}
 function M.rank_at(group, position) return group and group:ranks()[position] or position - 1 end
 
 --- Gives the value of the rank at a position of the group, from 1, to all its ranks. Returns it, or nil and why it
---- cannot be sent, the same on every rank. Tensors come without gradients, on this rank's device or the CPU. Collective.
+--- cannot be sent, the same on every rank. Tensors come without gradients, on this rank's device or the CPU.
+--- Collective.
 ---@param caller string for messages
 ---@param value any plain values, tensors, and tables of them; ignored on other ranks
 ---@param position integer

@@ -162,8 +162,8 @@ function M.before_pass(key, model, ...)
   verified[key] = step
   local o = model()
   local size = o.group and o.group:size() or dist.world_size()
-  plain.check(size > 1, "%s %d: this model has one replica, and nothing to compare it with; leave %s out, or start more "
-    .. "ranks", NAME, every(), NAME)
+  plain.check(size > 1, "%s %d: this model has one replica, and nothing to compare it with; leave %s out, or start "
+    .. "more ranks", NAME, every(), NAME)
   is_under_way = true
   plain.finally(function() is_under_way = false end, function(...)
     local position = step / every() % size + 1

@@ -3,7 +3,6 @@
 local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
-local core_state = require "lockstep.core.state"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local dist = require "lockstep.distributed"
 local fully_shard = require "lockstep.sharding.fully_shard"
