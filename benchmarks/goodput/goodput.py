@@ -1,7 +1,7 @@
 """Goodput of a run that faults strike, by cause: ours with --restarts, and plain PyTorch with torchrun --max-restarts.
 
     bazel build -c opt //driver:lockstep
-    python benchmarks/goodput/goodput.py bazel-bin/driver/lockstep --steps 3000 --faults kill=30 --peer sync --peer async
+    python benchmarks/goodput/goodput.py bazel-bin/driver/lockstep --faults kill=30 --peer sync --peer async
 
 --faults: "all=20" strikes with kill, stop, socket, disk and slow in turn; "kill=30,stop=2" with so many of each. Steps
 and ranks are drawn from --seed, and are the same for all programs. Each program first runs undisturbed. Prints:

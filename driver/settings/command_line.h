@@ -1,7 +1,8 @@
 // The command line of `lockstep`.
 //
 //    lockstep [--nproc N] [--run-dir DIR] [--timeout SECONDS] [--restarts N] [--evict-slow F]
-//             [--verify-every N] [--debug-collectives] [--dry-run] [SCRIPT [--set key=value]... [ARGUMENT]...]
+//             [--verify-every N] [--debug-collectives] [--dry-run] [SCRIPT [--set key=value]...
+//             [ARGUMENT]...]
 //    lockstep --list [FOLDER]
 //    lockstep --version
 //
