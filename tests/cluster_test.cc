@@ -62,6 +62,21 @@ TEST(Cluster, TorchrunsAndSlurmsRanksMeet) {
   }
 }
 
+// An agent of torchrun that joins later has counted fewer restarts.
+TEST(Cluster, RanksOfAgentsThatCountedOtherRestartsMeet) {
+  const std::vector<Ended> ranks =
+      RunAsRanks(2, kSumOfRanks, [](int rank, int num_ranks, uint16_t port) {
+        Variables variables = TorchrunEnvironment(rank, num_ranks, port);
+        variables["TORCHELASTIC_RESTART_COUNT"] = absl::StrCat(1 - rank);
+        return variables;
+      });
+
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(ranks[rank].exit_code, 0) << ranks[rank].err;
+    EXPECT_EQ(ranks[rank].out, absl::StrCat("rank ", rank, " of 2: 1\n"));
+  }
+}
+
 // An engine that starts failed runs again can leave these alone.
 TEST(Cluster, AWrongSettingEndsEveryRankWithTheCodeOfAWrongCommandLine) {
   const std::vector<Ended> ranks = RunAsRanks(2, "require('lockstep.run').config { steps = 1 }",

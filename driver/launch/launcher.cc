@@ -188,6 +188,8 @@ class Launcher {
     }
     if (command_line_.evict_slow.has_value())
       arguments.push_back(absl::StrCat("--evict-slow=", *command_line_.evict_slow));
+    if (command_line_.verify_every.has_value())
+      arguments.push_back(absl::StrCat("--verify-every=", *command_line_.verify_every));
     if (command_line_.debug_collectives) arguments.push_back("--debug-collectives");
     for (const auto& [key, value] : command_line_.settings) {
       arguments.insert(arguments.end(), {"--set", absl::StrCat(key, "=", value)});

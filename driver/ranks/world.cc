@@ -69,7 +69,9 @@ void ListenOnlyAt(const std::string& address, c10d::TCPStoreOptions& options) {
   options.port = PortOf(*fd);
 }
 
-// Keys of an attempt that torchrun or our launcher restarted must not be seen by the next.
+// Keys of an attempt that torchrun or our launcher restarted must not be seen by the next. A store
+// of rank 0 ends with its attempt. Then counts may differ: torchrun's agent that joined later
+// counts fewer restarts than the others.
 std::string PrefixOf(int attempt) { return absl::StrCat("attempt/", attempt); }
 
 c10::intrusive_ptr<c10d::Store> NewStore(const RankEnvironment& environment,
@@ -103,7 +105,8 @@ c10::intrusive_ptr<c10d::Store> NewStore(const RankEnvironment& environment,
   }
   // From here on ranks wait in the store for others: the watchdog must come first.
   store->setTimeout(timeout + kTimeToReport);
-  return c10::make_intrusive<c10d::PrefixStore>(PrefixOf(environment.attempt), store);
+  return c10::make_intrusive<c10d::PrefixStore>(
+      PrefixOf(environment.store_is_hosted ? environment.attempt : 0), store);
 }
 
 // Blocks until every rank has come here. Returns their addresses; `address` is this rank's own.

@@ -32,6 +32,8 @@ const char kUsage[] =
                    failures in a row at the same step; default: 0
   --evict-slow F   after 100 steps in which a rank worked more than F times as long as the median
                    rank, saves and ends with exit code 75, so that its machine is replaced
+  --verify-every N every N steps all replicas compute one micro-batch; one whose bits differ ends the
+                   run with exit code 75 and is named, so that its machine is replaced
   --debug-collectives
                    ranks compare the collectives of backward passes, too, before they enter them, and
                    name the script line of each that differs; slower
@@ -53,6 +55,7 @@ namespace {
 constexpr int kMaxNproc = 1024;
 constexpr int kMaxTimeout = 7 * 24 * 3600;
 constexpr int kMaxRestarts = 100000;
+constexpr int kMaxVerifyEvery = 1000000000;
 
 absl::Status InvalidArgument(const std::string& message) {
   return absl::InvalidArgumentError(
@@ -146,10 +149,12 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     const size_t equals = argument.find('=');
     const std::string option = argument.substr(0, equals);
     if (option != "--nproc" && option != "--set" && option != "--run-dir" &&
-        option != "--timeout" && option != "--restarts" && option != "--evict-slow") {
-      const std::string nearest = base::Nearest(
-          option, {"--nproc", "--set", "--run-dir", "--timeout", "--restarts", "--evict-slow",
-                   "--list", "--help", "--version", "--dry-run", "--debug-collectives"});
+        option != "--timeout" && option != "--restarts" && option != "--evict-slow" &&
+        option != "--verify-every") {
+      const std::string nearest =
+          base::Nearest(option, {"--nproc", "--set", "--run-dir", "--timeout", "--restarts",
+                                 "--evict-slow", "--verify-every", "--list", "--help", "--version",
+                                 "--dry-run", "--debug-collectives"});
       return InvalidArgument(
           absl::StrCat("unknown option \"", option, "\"",
                        nearest.empty() ? "" : absl::StrCat(" (did you mean \"", nearest, "\"?)")));
@@ -171,6 +176,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
       status = ParseCount(option, "restarts", 0, kMaxRestarts, value, command_line.restarts);
     } else if (option == "--evict-slow") {
       status = ParseFactor(option, value, command_line.evict_slow);
+    } else if (option == "--verify-every") {
+      status = ParseCount(option, "steps", 1, kMaxVerifyEvery, value, command_line.verify_every);
     } else if (option == "--set") {
       status = ParseSetting(value, command_line);
     } else if (value.empty()) {

@@ -1,7 +1,8 @@
 // The command line of `lockstep`.
 //
 //    lockstep [--nproc N] [--run-dir DIR] [--timeout SECONDS] [--restarts N] [--evict-slow F]
-//             [--debug-collectives] [--dry-run] [SCRIPT [--set key=value]... [ARGUMENT]...]
+//             [--verify-every N] [--debug-collectives] [--dry-run] [SCRIPT [--set key=value]...
+//             [ARGUMENT]...]
 //    lockstep --list [FOLDER]
 //    lockstep --version
 //
@@ -27,6 +28,7 @@ struct CommandLine {
   std::optional<int> timeout_s;      // of the meeting of ranks and of each collective
   std::optional<int> restarts;       // how often the ranks are started again after a failure
   std::optional<double> evict_slow;  // how many times as long as the median a rank may work
+  std::optional<int> verify_every;   // steps from one comparison of replicas to the next
   bool debug_collectives = false;    // ranks compare each collective before they enter it
   bool dry_run = false;              // one step of rank 0 alone, and what it takes
   std::vector<std::pair<std::string, std::string>> settings;  // --set key=value, in order

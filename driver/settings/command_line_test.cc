@@ -74,6 +74,8 @@ TEST(CommandLine, ARunIsStartedAgainWhereAskedFor) {
 TEST(CommandLine, SlowRanksAreEvictedWhereAskedFor) {
   EXPECT_EQ(Parse({"train.lua"}).evict_slow, std::nullopt);
   EXPECT_EQ(Parse({"train.lua", "--evict-slow", "1.5"}).evict_slow, 1.5);
+  EXPECT_EQ(Parse({"train.lua"}).verify_every, std::nullopt);
+  EXPECT_EQ(Parse({"train.lua", "--verify-every", "1000"}).verify_every, 1000);
 }
 
 TEST(CommandLine, ASettingMayHaveAnEmptyValue) {
@@ -91,6 +93,8 @@ TEST(CommandLine, ErrorsNameTheArgumentAndWhatWasExpected) {
       {{"--restarts", "-1", "a.lua"},
        "--restarts takes a whole number of restarts from 0 to 100000, not \"-1\""},
       {{"--evict-slow", "1", "a.lua"}, "--evict-slow takes a number above 1, not \"1\""},
+      {{"--verify-every", "0", "a.lua"},
+       "--verify-every takes a whole number of steps from 1 to 1000000000, not \"0\""},
       {{"--evict-slow", "inf", "a.lua"}, "--evict-slow takes a number above 1, not \"inf\""},
       {{"--evict-slow=x", "a.lua"}, "--evict-slow takes a number above 1, not \"x\""},
       {{"--restart", "3", "a.lua"}, "did you mean \"--restarts\"?"},

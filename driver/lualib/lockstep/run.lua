@@ -314,6 +314,7 @@ function M:steps(loader, total)
       core_state.begin_loop(next_step)
       M.progress.is_under_way, is_for = nil, core_state.in_loop()
     end
+    if has_begun and core.verify_every() then require("lockstep.sharding.verification").between_steps(step) end
     has_begun = true
     local is_end = total ~= nil and step + 1 >= total
     state.between_steps(step + 1, is_end)
@@ -370,6 +371,21 @@ end
 function M.alone(fn, ...)
   return core.alone(nil, fn, ...)
 end
+
+-- Another number of ranks -------------------------------------------------------------------------
+
+--- Says with how many ranks the script can go on: from `min` to `max`, any number without `max`. With fewer or more,
+--- the run ends with exit code 2. The result shares the global batch out over the ranks of now, so that it stays the
+--- same when a run goes on with others.
+---
+---     local elastic = run.elastic { min = 1, max = 8 }
+---     local rows, micro_batches = elastic:share(config.batch, config.micro_batch)   -- of this rank
+---     for step, batches in run:steps(function() return draw(micro_batches) end, config.steps) do
+---
+--- run:resume, sharding.dataset and data.loader continue on any number of ranks. Collective: every rank gives the same.
+---@param opts {min: integer, max: integer?}
+---@return run.Elastic
+function M.elastic(opts) return require "lockstep.run.elastic"(opts) end
 
 -- State -------------------------------------------------------------------------------------------
 
@@ -494,7 +510,7 @@ function M:resume(opts)
   return M.progress.resumed
 end
 
-for _, name in ipairs { "config", "finite", "state", "save", "keep_best", "load_best", "resume" } do
+for _, name in ipairs { "config", "elastic", "finite", "state", "save", "keep_best", "load_best", "resume" } do
   M[name] = agreement.counted(M[name])
 end
 

@@ -92,6 +92,10 @@ function core.arguments() end
 ---@return number?
 function core.evict_slow() end
 
+--- The number of --verify-every.
+---@return integer?
+function core.verify_every() end
+
 --- The pairs of --set, in order. The caller has used them.
 ---@return string[][] # {{key, value}, ...}
 function core.settings() end

@@ -201,6 +201,14 @@ int EvictSlow(lua_State* state) {
   return 1;
 }
 
+// verify_every() -> the number of --verify-every, or nil
+int VerifyEvery(lua_State* state) {
+  const std::optional<int> steps = GetContext(state).command_line.verify_every;
+  if (!steps.has_value()) return 0;
+  PushInteger(state, *steps);
+  return 1;
+}
+
 // restarts() -> how often the run's launcher has started it again.
 int Restarts(lua_State* state) {
   PushInteger(state, GetContext(state).world.environment.attempt);
@@ -245,6 +253,7 @@ int OpenCore(lua_State* state) {
                        {"script", Script},
                        {"arguments", Arguments},
                        {"evict_slow", EvictSlow},
+                       {"verify_every", VerifyEvery},
                        {"settings", Settings},
                        {"run_dir", RunDir},
                        {"set_step", SetStep},

@@ -8,6 +8,7 @@ local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
+local verification = require "lockstep.sharding.verification"
 
 local M = {}
 
@@ -71,12 +72,29 @@ end
 local DataParallel = {}
 DataParallel.__index = DataParallel
 
+--- Says how --verify-every computes a pass: by the module itself, past the Reducer.
+local function outline(replicas)
+  local leaves = {}
+  for name, p in replicas.module:named_parameters() do
+    if p.requires_grad then leaves[#leaves + 1] = { name, p } end
+  end
+  return { group = replicas.group, leaves = leaves, pass = replicas.module,
+    buffers = function() return replicas.module:named_buffers() end,
+    gradients = function(pass)
+      local outputs, sums, tensors = pass(), {}, {}
+      for i, output in ipairs(outputs) do sums[i] = output:sum() end
+      for i, leaf in ipairs(leaves) do tensors[i] = leaf[2] end
+      return #sums > 0 and #tensors > 0 and torch.grad(sums, tensors, { allow_unused = true }) or {}
+    end }
+end
+
 --- The module's forward pass. The backward that follows averages gradients over the ranks; a second one is an error.
 ---@param ... any
 ---@return any ...
 function DataParallel:forward(...)
   if M.refusal and torch.is_grad_enabled() then core.raise(M.refusal) end
   self.has_run = true
+  verification.before_pass(self, function() return outline(self) end, ...)
   if torch.is_grad_enabled() then
     -- Read in each pass: the module may have other tensors now, or train other ones.
     local buffers = self.broadcasts_buffers and list(self.module:named_buffers()) or {}

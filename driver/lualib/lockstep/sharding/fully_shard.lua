@@ -15,6 +15,7 @@ local reshard = require "lockstep.sharding.reshard"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 local units_of = require "lockstep.sharding.units"
+local verification = require "lockstep.sharding.verification"
 
 local M = {}
 
@@ -157,6 +158,46 @@ local function wrap(parts)
   end
 end
 
+--- Says how --verify-every computes a pass: hooks see the whole gradients, which are dropped before any is averaged.
+local function verified(parts, pass)
+  local leaves = {}
+  for _, name in ipairs(parts.names) do
+    if parts.shards[name].requires_grad then leaves[#leaves + 1] = { name, parts.tensors[name] } end
+  end
+  return { group = parts.options.group, leaves = leaves, pass = pass,
+    buffers = function() return parts.net:named_buffers() end,
+    gradients = function(forward)
+      local found, handles, kept = {}, {}, {}
+      for _, name in ipairs(parts.ignored) do kept[parts.shards[name]] = parts.shards[name].grad or false end
+      for i, leaf in ipairs(leaves) do
+        handles[i] = leaf[2]:register_hook(function(gradient) found[i] = gradient:clone() end)
+      end
+      plain.finally(function()
+        for _, handle in ipairs(handles) do handle:remove() end
+        parts.core:drop_gradients()
+        for tensor, gradient in pairs(kept) do tensor.grad = gradient or nil end
+      end, function()
+        parts.core:no_sync(function()
+          local total
+          for _, output in ipairs(forward()) do total = total and total + output:sum() or output:sum() end
+          if total then total:backward() end
+        end)
+      end)
+      return found
+    end }
+end
+
+--- Calls a pass of the whole model, which --verify-every may compare first.
+local function call_model(model, pass, ...)
+  local parts = model[PARTS]
+  if torch.is_grad_enabled() then
+    -- Whole gradients of passes before would be dropped with those of the comparison.
+    if not parts.keeps_whole then verification.before_pass(model, function() return verified(parts, pass) end, ...) end
+    parts.keeps_whole = parts.is_unsynced
+  end
+  return pass(...)
+end
+
 function FullyShard:__index(key)
   local own = FullyShard[key]
   if own ~= nil then return own end
@@ -168,7 +209,7 @@ function FullyShard:__index(key)
     -- The net's own method, as a forward of the root: it reads the root's weights and calls units.
     method = function(first, ...)
       if first ~= self then return value(first, ...) end
-      return call_unit(parts, 0, value, parts.net, ...)
+      return call_model(self, function(...) return call_unit(parts, 0, value, parts.net, ...) end, ...)
     end
     parts.methods[value] = method
   end
@@ -180,7 +221,7 @@ function FullyShard:__newindex(key, value) self[PARTS].net[key] = value end
 --- The net's forward pass. The backward that follows leaves each rank its part of the mean gradients.
 ---@param ... any
 ---@return any ...
-function FullyShard:__call(...) return self[PARTS].net(...) end
+function FullyShard:__call(...) return call_model(self, self[PARTS].net, ...) end
 
 function FullyShard:__tostring() return "fully_shard(" .. tostring(self[PARTS].net) .. ")" end
 
@@ -204,6 +245,7 @@ end
 
 --- Forgets all gradients, also whole ones that no_sync has left.
 function FullyShard:zero_grad()
+  self[PARTS].keeps_whole, self[PARTS].is_unsynced = nil, nil
   self[PARTS].core:drop_gradients()
   for _, shard in self:named_parameters() do shard.grad = nil end
 end
@@ -243,7 +285,16 @@ end
 ---@param fn function
 ---@param ... any
 ---@return any ...
-function FullyShard:no_sync(fn, ...) return self[PARTS].core:no_sync(fn, ...) end
+function FullyShard:no_sync(fn, ...)
+  local parts = self[PARTS]
+  local before = parts.is_unsynced
+  local function finish(...)
+    parts.is_unsynced = before
+    return ...
+  end
+  parts.is_unsynced = true
+  return finish(parts.core:no_sync(fn, ...))
+end
 
 --- Scales gradients so that the norm of all of them over all ranks is at most `max_norm`; returns the norm before,
 --- the same on every rank. Ignored parameters do not count. Collective.

@@ -3,7 +3,6 @@
 local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
-local core_state = require "lockstep.core.state"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local dist = require "lockstep.distributed"
 local fully_shard = require "lockstep.sharding.fully_shard"
@@ -12,17 +11,16 @@ local means = require "lockstep.sharding.loops.means"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
+local sending = require "lockstep.sharding.sending"
 local splits = require "lockstep.nn.splits"
 local terminal = require "lockstep.log.terminal"
 local torch = require "lockstep.torch"
 
 local NAME = "sharding.evaluate"
+local rank_at = sending.rank_at
 
 --- Stands for the batch of a rank that has none, and whose model needs none.
 local NONE = {}
-
---- Returns the rank of the run at a position of the group, from 1.
-local function rank_at(group, position) return group and group:ranks()[position] or position - 1 end
 
 --- Returns whether the ranks communicate inside a forward pass of the model.
 local function is_sharded(model, modes)
@@ -31,29 +29,6 @@ local function is_sharded(model, modes)
     if fully_shard.is_sharded(mode[1]) then return true end
   end
   return false
-end
-
---- Gives the batch of the rank at a position of the group to all its ranks. Returns it, or nil and why it cannot be
---- sent. Collective.
-local function send(batch, position, is_source, group)
-  local head, tensors = false, {}
-  if is_source then
-    local ok, bytes, found = pcall(core_state.encode, batch, NAME)
-    head = ok and { bytes = bytes } or { problem = agreement.plain(bytes) }
-    for i, x in ipairs(ok and found or {}) do
-      tensors[i] = x:detach():contiguous()
-      head[i] = { dtype = tostring(x.dtype):match "[%w_]+$", shape = { unpack(x.shape) },
-        is_on_cpu = x.device == "cpu" }
-    end
-  end
-  head = dist.all_gather_object(head, { group = group })[position]
-  if head.problem then return nil, head.problem end
-  for i, form in ipairs(head) do
-    tensors[i] = tensors[i] or torch.empty(form.shape,
-      { dtype = torch[form.dtype], device = form.is_on_cpu and "cpu" or dist.device() })
-    dist.broadcast(tensors[i], rank_at(group, position), { group = group })
-  end
-  return core_state.decode(head.bytes, tensors, NAME)
 end
 
 --- Returns an iterator that yields the same as `batches`, and a filler for a rank that has run out: its last batch, or
@@ -75,7 +50,7 @@ local function with_fillers(batches, sharded, group)
     if state == "batch" then source = source or i else without[#without + 1] = tostring(rank_at(group, i)) end
   end
   if #without == 0 or not source then return next_batch end
-  local borrowed, problem = send(first, source, dist.rank() == rank_at(group, source), group)
+  local borrowed, problem = sending.send(NAME, first, source, group)
   if problem and sharded then
     core.raise(("%s: ranks {%s} have no batch; the model is sharded, so each rank needs one, and rank %d's cannot be "
       .. "sent: %s; give `filler`"):format(NAME, table.concat(without, ", "), rank_at(group, source), problem))
