@@ -11,9 +11,11 @@ local config = require "lockstep.models.config"
 local core = require "lockstep.core"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local decoder = require "lockstep.models.decoder"
+local deepseek_v3 = require "lockstep.models.families.deepseek_v3"
 local folder = require "lockstep.models.folder"
 local gemma3 = require "lockstep.models.families.gemma3"
 local generation_config = require "lockstep.models.generation_config"
+local gpt_oss = require "lockstep.models.families.gpt_oss"
 local granite = require "lockstep.models.families.granite"
 local init = require "lockstep.models.first_values"
 local llama = require "lockstep.models.llama"
@@ -25,6 +27,7 @@ local options = require "lockstep.options"
 local parameter = require "lockstep.nn.parameter"
 local phi3 = require "lockstep.models.families.phi3"
 local plain = require "lockstep.plain"
+local quantized = require "lockstep.models.quantized"
 local qwen2_5_vl = require "lockstep.models.qwen2_5_vl"
 local qwen3 = require "lockstep.models.qwen3"
 local qwen3_moe = require "lockstep.models.qwen3_moe"
@@ -69,6 +72,8 @@ M.register("MistralForCausalLM", mistral.Mistral)
 M.register("MinistralForCausalLM", mistral.Ministral)
 M.register("SmolLM3ForCausalLM", smollm3.SmolLM3)
 M.register("Gemma3ForCausalLM", gemma3.Gemma3)
+M.register("DeepseekV3ForCausalLM", deepseek_v3.DeepseekV3)
+M.register("GptOssForCausalLM", gpt_oss.GptOss)
 M.register("GraniteForCausalLM", granite.Granite)
 M.register("MixtralForCausalLM", mixtral.Mixtral)
 M.register("Olmo2ForCausalLM", olmo.Olmo2)
@@ -150,6 +155,7 @@ function M.load(dir, opts)
   config.check_stop_ids("config.json", raw.eos_token_id, model.settings.vocab_size)
   config.check_stop_ids("generation_config.json", model.stop_ids, model.settings.vocab_size)
   local how = { path = path, device = o.device, dtype = o.dtype or config.dtype(raw), shard = o.shard }
+  how.packed = quantized.take(tensors, config.quantization(raw, config.ignored(o.ignore)), how.dtype)
   if o.part ~= nil then loading.take_part(model, tensors, o.part, how) end
   if o.shard then return loading.fill_sharded(model, tensors, how) end
   loading.fill(model, tensors, how)

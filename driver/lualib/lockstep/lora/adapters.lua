@@ -149,13 +149,15 @@ function M.matches(name, target) return name == target or name:sub(-#target - 1)
 --- Whether the module computes the logits, by its name.
 local function is_head(name) return M.last_name(name) == "lm_head" end
 
---- Returns the names of the routers of mixtures of experts: linear layers "gate" next to "experts".
+--- Returns the names of the routers of mixtures of experts: linear layers "gate" or "router" next to "experts".
 ---@param model any
 ---@return table<string, boolean>
 function M.find_routers(model)
   local routers = {}
   for name in model:named_modules() do
-    if M.last_name(name) == "experts" then routers[name:gsub("experts$", "gate")] = true end
+    if M.last_name(name) == "experts" then
+      for _, router in ipairs { "gate", "router" } do routers[name:gsub("experts$", router)] = true end
+    end
   end
   return routers
 end

@@ -34,32 +34,33 @@ local function can_group(x, weight)
   return false
 end
 
---- x [rows, in], sorted by expert, times each expert's weight [experts, out, in]. ends: the row behind each expert's
---- last one; read_ends reads them.
-local function multiply(x, weight, ends, read_ends)
-  if can_group(x, weight) and can_group(weight, weight) then
-    return torch._grouped_mm(x, weight:transpose(-2, -1), ends)
-  end
-  local results, from = {}, 0
-  for expert, to in ipairs(read_ends()) do
-    if to > from then
-      results[#results + 1] = nn.linear(x[{ { from, to } }], weight[expert - 1])
-      from = to
+--- Returns a function that multiplies rows x [rows, in], sorted by expert, by each expert's weight [experts, out, in].
+--- It waits for a GPU once, or not at all where all experts are one call.
+---@param ends torch.Tensor [experts] int32, the row behind each expert's last one
+---@return fun(x: torch.Tensor, weight: torch.Tensor): torch.Tensor
+function M.multiplier(ends)
+  local list
+  return function(x, weight)
+    if can_group(x, weight) and can_group(weight, weight) then
+      return torch._grouped_mm(x, weight:transpose(-2, -1), ends)
     end
+    list = list or ends:totable()
+    local results, from = {}, 0
+    for expert, to in ipairs(list) do
+      if to > from then
+        results[#results + 1] = nn.linear(x[{ { from, to } }], weight[expert - 1])
+        from = to
+      end
+    end
+    return torch.cat(results)
   end
-  return torch.cat(results)
 end
 
---- x: [rows, hidden], the rows of expert 0 first; ends: [experts] int32, the row behind each expert's last one. Waits
---- for a GPU once, or not at all where all experts are one call.
+--- x: [rows, hidden], the rows of expert 0 first; ends: [experts] int32, the row behind each expert's last one.
 function Experts:forward(x, ends)
-  local list
-  local function read_ends()
-    list = list or ends:totable()
-    return list
-  end
-  local gate, up = unpack(multiply(x, self.gate_up_proj, ends, read_ends):chunk(2, -1))
-  return multiply(nn.swiglu(gate, up), self.down_proj, ends, read_ends)
+  local multiply = M.multiplier(ends)
+  local gate, up = unpack(multiply(x, self.gate_up_proj):chunk(2, -1))
+  return multiply(nn.swiglu(gate, up), self.down_proj)
 end
 
 --- Returns y [tokens, hidden] and the router's logits [tokens, experts]. The router's probabilities are float32. With
@@ -80,10 +81,20 @@ function Mixture:init(opts)
   self.experts = Experts(o)
 end
 
-function Mixture:forward(x)
+--- Overridden by architectures. Chooses the experts of each token.
+---@param x torch.Tensor [tokens, hidden]
+---@return torch.Tensor shares [tokens, per_token]
+---@return torch.Tensor chosen [tokens, per_token] int64
+---@return torch.Tensor logits [tokens, experts]
+function Mixture:route(x)
   local logits = self.gate(x)
   local shares, chosen = logits:softmax(-1, { dtype = torch.float32 }):topk(self.per_token, -1)
   if self.normalize then shares = shares / shares:sum({ -1 }, true) end
+  return shares, chosen, logits
+end
+
+function Mixture:forward(x)
+  local shares, chosen, logits = self:route(x)
   local sorted, order = chosen:view(-1):sort { stable = true }
   local ends = torch.searchsorted(sorted, torch.arange(self.num_experts, { device = x.device }),
     { right = true, out_int32 = true })

@@ -47,7 +47,7 @@ end
 --- head although it is tied.
 local function drop_copies(model, tensors)
   for name, tensor in pairs(tensors) do
-    if name:match("%.rotary_emb%.inv_freq$") then
+    if name:match("%.rotary_emb%.inv_freq$") or model.is_unread and model:is_unread(name) then
       tensors[name] = nil
     elseif name == "lm_head.weight" and model.settings.tie_word_embeddings then
       local embedding = tensors["model.embed_tokens.weight"] or tensors["model.language_model.embed_tokens.weight"]
@@ -124,18 +124,42 @@ local function is_as_on_disk(layout, name, own)
   return layout[name] and layout[name]:is_contiguous() and shape(layout[name]) == shape(own)
 end
 
+--- Returns a function that returns a tensor of the files by its name.
+local function reader(tensors, opts)
+  return function(name)
+    local read = opts.packed[name]
+    return read and read() or tensors[name]
+  end
+end
+
+--- Gives buffers their values. They have memory before, and keep their dtype; their names on disk are the same.
+local function fill_buffers(model, read, opts)
+  for name, buffer in model:named_buffers() do
+    buffer:copy_(read(name))
+    buffer:set_data(buffer:to(opts.device))
+  end
+end
+
+---@class models.HowToLoad
+---@field path string
+---@field device string
+---@field dtype torch.dtype?
+---@field packed table<string, fun(): torch.Tensor> see models.quantized
+---@field shard sharding.FullyShardOptions?
+
 --- Gives each parameter of a model that was built on "meta" its values from the files.
 ---@param model models.CausalLM
 ---@param tensors table<string, torch.Tensor> by name on disk; is changed
----@param opts {path: string, device: string, dtype: torch.dtype}
+---@param opts models.HowToLoad
 function M.fill(model, tensors, opts)
+  local read = reader(tensors, opts)
   local layout, index = layout_of(model, tensors, opts)
   local names, own, values, copied = {}, model:state_dict(), {}, {}
   for name, p in model:named_parameters() do names[p] = name end
   for _, place in ipairs(nn.parameter_places(model)) do
     local name = names[place.tensor]
     if not values[name] and is_as_on_disk(layout, name, own[name]) then
-      values[name] = tensors[name]:to { device = opts.device, dtype = opts.dtype }
+      values[name] = read(name):to { device = opts.device, dtype = opts.dtype }
     elseif not values[name] then
       values[name] = torch.empty(place.tensor.shape, { device = opts.device, dtype = opts.dtype })
       copied[name] = true
@@ -144,19 +168,22 @@ function M.fill(model, tensors, opts)
   end
   torch.no_grad(function()
     for name, view in pairs(next(copied) and model:layouts()[index] or {}) do
-      if not values[name] or copied[name] then view:copy_(tensors[name]) end
+      if not values[name] or copied[name] then view:copy_(read(name)) end
     end
   end)
+  fill_buffers(model, read, opts)
 end
 
 --- Shards a model that was built on "meta". A parameter that the files hold in another form, such as experts one by
 --- one, is put together by the ranks that keep a part of it, one parameter at a time.
 ---@param model models.CausalLM
 ---@param tensors table<string, torch.Tensor> by name on disk; is changed
----@param opts {path: string, device: string, dtype: torch.dtype, shard: sharding.FullyShardOptions}
+---@param opts models.HowToLoad
 ---@return sharding.FullyShard
 function M.fill_sharded(model, tensors, opts)
+  local read = reader(tensors, opts)
   local layout, index = layout_of(model, tensors, opts)
+  fill_buffers(model, read, opts)
   local own, names = model:state_dict(), {}
   for name in model:named_parameters() do names[#names + 1] = name end
   local function dtype_of(name)
@@ -167,13 +194,13 @@ function M.fill_sharded(model, tensors, opts)
   for name, part in sharded:named_parameters() do kept[name] = part:numel() > 0 end
   for _, name in ipairs(names) do
     if kept[name] and is_as_on_disk(layout, name, own[name]) then
-      take(name, tensors[name])
+      take(name, read(name))
     elseif kept[name] then
       local state = plain.copy(own)
       state[name] = torch.empty(own[name].shape, { dtype = dtype_of(name) })
       local with_state = setmetatable({ state_dict = function() return state end }, { __index = model })
       for disk_name, view in pairs(model.layouts(with_state)[index]) do
-        if view.device ~= "meta" then view:copy_(tensors[disk_name]) end
+        if view.device ~= "meta" then view:copy_(read(disk_name)) end
       end
       take(name, state[name])
     end
