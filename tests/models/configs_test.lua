@@ -1,4 +1,5 @@
--- The config.json of public models: a model of a supported architecture builds from it, without weights. For any other architecture one error lists those that are supported.
+-- The config.json of public models: a model of a supported architecture builds from it, without weights. For any other
+-- architecture one error lists those that are supported.
 --
 -- configs.jsonl has the keys and values of each file, collected from copies in public repositories.
 

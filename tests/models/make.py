@@ -132,6 +132,11 @@ def build(kind, options):
     config.dtype = "float32"
     config._experts_implementation = "eager"  # the other one wants weights in multiples of 16 bytes
     model = getattr(transformers, kind + "ForCausalLM")._from_config(config, dtype=torch.float32)
+    return randomize(model, kind).eval()
+
+
+def randomize(model, kind):
+    """Gives all parameters random values."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -145,7 +150,7 @@ def build(kind, options):
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
-    return model.eval()
+    return model
 
 
 def as_version_4(config):
@@ -344,6 +349,37 @@ ROTARY = {
 }
 
 
+# Per folder with a head for sequence classification: the family, and what its config adds.
+CLASSIFIERS = {
+    "llama_classifier": ("Llama", {"num_labels": 3, "hidden_size": 18}),
+    "qwen3_reward": ("Qwen3", {"num_labels": 1, "tie_word_embeddings": True}),
+    "gemma3_reward": ("Gemma3Text", {"num_labels": 1, "sliding_window": 5, "hidden_size": 18}),
+}
+
+
+def classifier(folder, kind, options):
+    """Writes a model that scores sequences, and its scores, a loss of pairs as TRL computes it, and the gradients."""
+    config = getattr(transformers, kind + "Config")(**{**COMMON, **options})
+    config.dtype = "float32"
+    name = kind + "ForSequenceClassification"
+    module = sys.modules[getattr(transformers, kind.removesuffix("Text") + "ForCausalLM").__module__]
+    model = getattr(module, name)._from_config(config, dtype=torch.float32)
+    randomize(model, kind.removesuffix("Text"))
+    model.config.architectures = [name]
+    write(folder, model, ())
+    generator = torch.Generator().manual_seed(12)
+    lengths = (9, 4, 7, 1)
+    ids = torch.randint(0, COMMON["vocab_size"], (sum(lengths),), generator=generator)
+    logits = torch.cat([model(input_ids=part[None]).logits for part in ids.split(lengths)])
+    rewards, margin = logits[:, 0].view(2, 2), torch.tensor([0.3, 0.1])
+    losses = -torch.nn.functional.logsigmoid(rewards[:, 0] - rewards[:, 1] - margin) + 0.05 * rewards.sum(-1) ** 2
+    losses.sum().backward()
+    result = {"input_ids": ids, "seq_lens": torch.tensor(lengths), "logits": logits, "loss": losses.sum(), "margin": margin}
+    for name, parameter in model.named_parameters():
+        result["gradient." + name] = parameter.grad
+    return {name: tensor.detach().contiguous() for name, tensor in result.items()}
+
+
 def rotary():
     """Frequencies, cosines and sines, far into long contexts too."""
     positions = torch.tensor([0, 1, 77, 4095, 32767, 131071])
@@ -381,6 +417,12 @@ def main(names):
         folder = HERE / name
         folder.mkdir(exist_ok=True)
         safetensors.torch.save_file(quantized(folder, *case), folder / "answers.safetensors")
+    for name, case in CLASSIFIERS.items():
+        if names and name not in names:
+            continue
+        folder = HERE / name
+        folder.mkdir(exist_ok=True)
+        safetensors.torch.save_file(classifier(folder, *case), folder / "answers.safetensors")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 --- docs/models.md lists the architectures, and shows how to add one.
 
 local agreement = require "lockstep.state.agreement"
+local classification = require "lockstep.models.classification"
 local config = require "lockstep.models.config"
 local core = require "lockstep.core"
 local data_parallel = require "lockstep.sharding.data_parallel"
@@ -94,6 +95,8 @@ local function find_class(caller, raw)
   end
   local names = type(given) == "table" and given or {}
   if names[1] and architectures[names[1]] then return architectures[names[1]] end
+  local base = classification.base_of(names[1])
+  if base then return classification.class(names[1], architectures[base]) end
   for _, class in pairs(architectures) do
     if not names[1] and class.model_type and class.model_type == raw.model_type then return class end
   end
@@ -124,6 +127,7 @@ end
 ---@field ignore string[]|string? as for models.build
 ---@field shard sharding.FullyShardOptions?
 ---@field part "visual"|"language"|nil
+---@field num_labels integer? gives a language model a new head for sequence classification
 
 --- Loads a model from a Hugging Face folder: config.json and *.safetensors, in one file or in several with an index.
 ---
@@ -138,23 +142,31 @@ end
 --- part: a part of a model of pictures, for a module on its own ranks; the rest is neither read nor kept. "visual" is
 --- the tower: model(batch) and model:visual(batch) return its tokens. "language" is all else, and takes these tokens as
 --- batch.visual. models.save writes the parts of all ranks as one folder.
+---
+--- num_labels: a language model gets a head with random weights, `score`, in place of its own. model(batch) returns
+--- [sequences, num_labels]. A folder of a ...ForSequenceClassification, as models.save writes it then, needs no option.
+---
+---     local judge = models.load("Qwen/Qwen3-0.6B", { num_labels = 1 })       -- to become a reward model
 ---@param dir string a folder, or OWNER/MODEL in Hugging Face's local cache
 ---@param opts models.LoadOptions?
 ---@return models.CausalLM|sharding.FullyShard
 function M.load(dir, opts)
   local o = options.read("models.load", opts, { dtype = options.optional, device = "cpu", ignore = options.optional,
-    shard = options.optional, part = options.optional })
+    shard = options.optional, part = options.optional, num_labels = options.optional })
   if o.dtype ~= nil then config.check_dtype("models.load", o.dtype) end
   local path = folder.find(dir, "models.load")
   local raw, text = config.read(path)
+  local changes = o.num_labels ~= nil and classification.changes(raw, o.num_labels) or nil
+  raw = plain.copy(raw, changes)
   local class, tensors = find_class("models.load", raw), shards.read(path, "models.load")
   config.check_layers(raw, #plain.keys(tensors), path)
   local model = parameter.on_meta(class, raw, { ignore = config.ignored(o.ignore) })
-  model.source, model.config_text = dir, text
+  model.source, model.config_text, model.config_changes = dir, text, changes
   model.generation, model.stop_ids = generation_config.read(path)
   config.check_stop_ids("config.json", raw.eos_token_id, model.settings.vocab_size)
   config.check_stop_ids("generation_config.json", model.stop_ids, model.settings.vocab_size)
   local how = { path = path, device = o.device, dtype = o.dtype or config.dtype(raw), shard = o.shard }
+  if changes then classification.add_head(tensors, raw, o.num_labels) end
   how.packed = quantized.take(tensors, config.quantization(raw, config.ignored(o.ignore)), how.dtype)
   if o.part ~= nil then loading.take_part(model, tensors, o.part, how) end
   if o.shard then return loading.fill_sharded(model, tensors, how) end

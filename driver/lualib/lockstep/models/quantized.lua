@@ -1,5 +1,5 @@
---- Quantized weights of a folder, which are read into the model's dtype: MXFP4 (OCP Microscaling Formats 1.0), as gpt-oss
---- has its experts, and FP8 in blocks, as DeepSeek-V3 has its weights.
+--- Quantized weights of a folder, which are read into the model's dtype: MXFP4 (OCP Microscaling Formats 1.0), as
+--- gpt-oss has its experts, and FP8 in blocks, as DeepSeek-V3 has its weights.
 ---
 --- MXFP4: NAME_blocks [experts, out, in / 32, 16] uint8 has two numbers of 4 bits in each byte, the lower ones first.
 --- NAME_scales [experts, out, in / 32] uint8 has an exponent for each block of 32. The weight is transposed, [experts,

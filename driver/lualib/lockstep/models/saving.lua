@@ -68,8 +68,9 @@ end
 --- Sets tie_word_embeddings to false where the model has been untied.
 local function completed(text, model, state)
   local config, name, added = config_of.decode(text), dtype_name(model, state), ""
-  if config.quantization_config then
-    text = core.json_encode(without_empty(config), 2) .. "\n"
+  if config.quantization_config or model.config_changes then
+    config = plain.copy(without_empty(config), model.config_changes)
+    text = core.json_encode(config, 2) .. "\n"
   end
   if not config.model_type then added = ('\n  "model_type": "%s",'):format(model.model_type) end
   if name and not config.dtype and not config.torch_dtype then added = added .. ('\n  "dtype": "%s",'):format(name) end

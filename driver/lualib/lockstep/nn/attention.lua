@@ -141,8 +141,8 @@ local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.op
 --- `seq_lens`: the tokens of each sequence, which add up to T; default: one sequence. `causal`: a token sees itself and
 --- the tokens before it. `scale`: default D^-0.5. `window`: a token sees itself, window - 1 tokens before it, and if
 --- `causal` is false window - 1 after it. `sinks`: [heads], a score of each head that takes part in its softmax and
---- stands for no token; the weights of the tokens then add up to less than 1. Within sharding.context_parallel q, k and v are this rank's chunk,
---- and seq_lens the lengths of the whole.
+--- stands for no token; the weights of the tokens then add up to less than 1. Within sharding.context_parallel
+--- q, k and v are this rank's chunk, and seq_lens the lengths of the whole; there are no sinks there.
 ---@param q torch.Tensor [T, heads, D]
 ---@param k torch.Tensor [T, kv_heads, D]
 ---@param v torch.Tensor [T, kv_heads, D]

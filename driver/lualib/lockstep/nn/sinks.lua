@@ -1,5 +1,6 @@
---- Attention with sinks: each head has a score that takes part in the softmax, and stands for no token (gpt-oss; Xiao et
---- al., arXiv 2309.17453). A head that finds nothing gives its weight to it. Private to nn.attention and models.cache.
+--- Attention with sinks: each head has a score that takes part in the softmax, and stands for no token (gpt-oss; Xiao
+--- et al., arXiv 2309.17453). A head that finds nothing gives its weight to it. Private to nn.attention and
+--- models.cache.
 ---
 --- The kernels of attention have no such score. So queries are computed in blocks, whose scores are written out, and a
 --- column with the sinks is put behind them. In training the blocks of a longer sequence are computed again in

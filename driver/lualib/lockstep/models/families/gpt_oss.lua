@@ -1,8 +1,8 @@
 --- gpt-oss (OpenAI, arXiv 2508.10925): attention with sinks, a window in every other layer, and a mixture of experts
 --- with biases and a clamped SwiGLU in each.
 ---
---- The experts of a layer are two tensors, on disk as in memory: gate_up_proj [experts, hidden, 2 * intermediate], whose
---- columns are gate and up in turn, and down_proj [experts, intermediate, hidden]. Folders with MXFP4 weights are read,
+--- The experts of a layer are two tensors, on disk as in memory: gate_up_proj [experts, hidden, 2 * intermediate], with
+--- columns of gate and up in turn, and down_proj [experts, intermediate, hidden]. Folders with MXFP4 weights are read,
 --- too: see models.quantized.
 
 local config = require "lockstep.models.config"
