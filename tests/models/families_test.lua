@@ -12,6 +12,8 @@ local parity = dofile "tests/models/parity_fixture.lua"
 
 local FOLDERS = dofile "tests/models/families_fixture.lua"
 
+local HAS_EXPERTS = { mixtral = true, gpt_oss = true, deepseek_v3 = true, deepseek_v3_plain = true }
+
 local function difference(a, b) return (a - b):abs():max():item() end
 
 for _, folder in ipairs(FOLDERS) do
@@ -34,7 +36,7 @@ for _, folder in ipairs(FOLDERS) do
     local _, batch = parity.answers_of(folder)
     local plain, model = parity.load(folder), parity.load(folder)
     model.checkpoint = {}
-    if folder ~= "mixtral" then model.tiled_mlp = { tiles = 3 } end
+    if not HAS_EXPERTS[folder] then model.tiled_mlp = { tiles = 3 } end
 
     local expected, sum = (plain:loss(batch)), (model:loss(batch))
     expected:backward()
@@ -193,4 +195,70 @@ t.test("AMixtralIsWrittenAsMistralPublishedIt", function()
   for _, which in ipairs { "w1", "w2", "w3" } do
     t.truthy(names["model.layers.0.block_sparse_moe.experts.4." .. which .. ".weight"])
   end
+end)
+
+t.test("GptOssReadsBothNamesOfItsExpertsAndHasYarnByDefault", function()
+  local settings = settings_of("gpt_oss", { num_experts = 6, num_hidden_layers = 3 })
+  t.equal({ settings.num_local_experts, settings.rope.rope_type, settings.rope.factor, settings.rope.rope_theta,
+    settings.rope.truncate }, { 6, "yarn", 32, 150000, false })
+  t.equal(settings.windows, { 128, false, 128 })
+  settings = settings_of("gpt_oss", { rope_parameters = { rope_type = "default" },
+    sliding_window = require("lockstep.data").null })
+  t.equal({ settings.num_local_experts, settings.rope.rope_type, settings.windows[1] }, { 128, "default", false })
+  t.raises("num_experts_per_tok is 4, but there are 3 experts", models.build,
+    config_of("gpt_oss", { num_experts = 3 }))
+  local model = models.build(config_of("gpt_oss", { num_local_experts = 5 }))
+  t.equal(model.model.layers[1].self_attn.sinks:abs():max():item(), 0)
+  t.equal(model.model.layers[1].mlp.experts.down_proj_bias:abs():max():item(), 0)
+end)
+
+t.test("DeepseekV3RefusesWhatItDoesNotCompute", function()
+  local function refuses(message, changes)
+    local config = config_of("deepseek_v3", { num_key_value_heads = 4, n_routed_experts = 6, n_group = 3,
+      topk_group = 2, num_experts_per_tok = 2 })
+    for key, value in pairs(changes) do config[key] = value end
+    t.raises(message, models.build, config)
+  end
+  refuses("n_routed_experts 7 must be at least 2 in each of n_group 3 groups", { n_routed_experts = 7 })
+  refuses("n_routed_experts 3 must be at least 2 in each of n_group 3 groups", { n_routed_experts = 3 })
+  refuses("topk_group 1 of 3 groups of 2 experts cannot give num_experts_per_tok 3",
+    { topk_group = 1, num_experts_per_tok = 3 })
+  refuses("num_key_value_heads 2 must be num_attention_heads 4", { num_key_value_heads = 2 })
+  refuses('"kv_lora_rank" must be a whole number of at least 1, got 0', { kv_lora_rank = 0 })
+end)
+
+t.test("TheBiasOfDeepseeksRouterStaysFloat32AndUntrained", function()
+  local path = run.dir .. "/deepseek_low"
+  local model = models.load("tests/models/deepseek_v3", { dtype = torch.bfloat16 })
+  local bias = model.model.layers[2].mlp.gate.e_score_correction_bias
+  t.equal({ bias.dtype, bias.requires_grad }, { torch.float32, false })
+
+  models.save(model, path, { like = "tests/models/deepseek_v3" })
+
+  local text = assert(io.open(path .. "/config.json")):read "*a"
+  t.truthy(text:find('"torch_dtype": "bfloat16"', 1, true), text)
+  local saved = models.load(path).model.layers[2].mlp.gate
+  t.equal({ saved.weight.dtype, saved.e_score_correction_bias.dtype }, { torch.bfloat16, torch.float32 })
+  t.equal(difference(saved.e_score_correction_bias, bias), 0)
+  local built = models.build(models.load("tests/models/deepseek_v3").config)
+  t.equal(built.model.layers[2].mlp.gate.e_score_correction_bias:abs():max():item(), 0)
+end)
+
+-- DeepSeek-V3 has 61 layers, and one more that predicts a further token.
+t.test("LayersBehindTheLastOneAreNotRead", function()
+  local data, core = require "lockstep.data", require "lockstep.core"
+  local path, like = run.dir .. "/deepseek_more", "tests/models/deepseek_v3"
+  core.make_folder(path)
+  core.write_file(path .. "/config.json", { (assert(io.open(like .. "/config.json")):read "*a") })
+  local tensors = data.safetensors(like .. "/model.safetensors")
+  tensors["model.layers.3.eh_proj.weight"] = torch.zeros { 2, 3 }
+  data.save_safetensors(path .. "/model.safetensors", tensors)
+  local _, batch = parity.answers_of "deepseek_v3"
+
+  local model = models.load(path)
+
+  t.equal(difference(torch.no_grad(model, batch), torch.no_grad(parity.load "deepseek_v3", batch)), 0)
+  tensors["model.layers.2.eh_proj.weight"] = torch.zeros { 2, 3 }
+  data.save_safetensors(path .. "/model.safetensors", tensors)
+  t.raises("1 are not in the model: model.layers.2.eh_proj.weight", models.load, path)
 end)

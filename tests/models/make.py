@@ -13,6 +13,7 @@ Every parameter is random, norms and biases too, because defaults hide mistakes.
 import json
 import pathlib
 import sys
+import tempfile
 
 import safetensors.torch
 import torch
@@ -82,6 +83,24 @@ FOLDERS = {
     "llama_dynamic": ("Llama", {
         "hidden_size": 24, "max_position_embeddings": 11,
         "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 3.0}}, ()),
+    "gpt_oss": ("GptOss", {
+        "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 12, "sliding_window": 6,
+        "num_hidden_layers": 3, "swiglu_limit": 1.5, "output_router_logits": True, "router_aux_loss_coef": 0.1,
+        "rope_parameters": {"rope_type": "yarn", "rope_theta": 150000.0, "factor": 8.0, "beta_fast": 32.0,
+                            "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 512}}, ("v4",)),
+    "deepseek_v3": ("DeepseekV3", {
+        "num_hidden_layers": 3, "first_k_dense_replace": 1, "num_attention_heads": 3, "num_key_value_heads": 3,
+        "head_dim": None, "hidden_size": 24, "moe_intermediate_size": 12, "n_shared_experts": 2, "n_routed_experts": 9,
+        "num_experts_per_tok": 3, "n_group": 3, "topk_group": 2, "routed_scaling_factor": 1.3, "q_lora_rank": 14,
+        "kv_lora_rank": 10, "qk_rope_head_dim": 6, "qk_nope_head_dim": 8, "v_head_dim": 11, "num_mtp_layers": 0,
+        "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "beta_fast": 32, "beta_slow": 1,
+                            "mscale": 1.0, "mscale_all_dim": 0.7, "original_max_position_embeddings": 512}}, ("v4",)),
+    "deepseek_v3_plain": ("DeepseekV3", {
+        "num_hidden_layers": 2, "first_k_dense_replace": 0, "num_attention_heads": 3, "num_key_value_heads": 3,
+        "head_dim": None, "hidden_size": 24, "moe_intermediate_size": 10, "n_routed_experts": 4, "attention_bias": True,
+        "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "norm_topk_prob": False, "q_lora_rank": None,
+        "kv_lora_rank": 10, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 13, "num_mtp_layers": 0,
+        "rope_interleave": False, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, ()),
     "mixtral": ("Mixtral", {
         "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 12, "sliding_window": 6,
         "output_router_logits": True, "router_aux_loss_coef": 0.1}, ()),
@@ -113,17 +132,25 @@ def build(kind, options):
     config.dtype = "float32"
     config._experts_implementation = "eager"  # the other one wants weights in multiples of 16 bytes
     model = getattr(transformers, kind + "ForCausalLM")._from_config(config, dtype=torch.float32)
+    return randomize(model, kind).eval()
+
+
+def randomize(model, kind):
+    """Gives all parameters random values."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if "norm" in name:
                 parameter.copy_((kind != "Gemma3") + 0.3 * noise)
-            elif name.endswith("bias"):
+            elif name.endswith(("bias", "sinks")):
                 parameter.copy_(0.3 * noise)
             else:
                 parameter.copy_(noise * 1.2 / parameter.shape[-1] ** 0.5)
-    return model.eval()
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
+    return model
 
 
 def as_version_4(config):
@@ -240,6 +267,75 @@ def answers(model):
     return {name: tensor.detach().contiguous() for name, tensor in result.items()}
 
 
+def quantize_experts(state, generator):
+    """Replaces the experts of gpt-oss by random blocks of MXFP4, and returns the values that transformers makes of them."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    values = {}
+    for name in [n for n in state if n.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        experts, columns, rows = state.pop(name).shape
+        blocks = torch.randint(0, 256, (experts, rows, columns // 32, 16), dtype=torch.uint8, generator=generator)
+        scales = torch.randint(122, 126, (experts, rows, columns // 32), dtype=torch.uint8, generator=generator)
+        state[name + "_blocks"], state[name + "_scales"] = blocks, scales
+        values[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+    return values
+
+
+def quantize_blocks(state, size):
+    """Replaces matrices by FP8 with a factor for each block, and returns their values."""
+    values = {}
+    for name in [n for n in state if n.endswith("proj.weight")]:
+        rows, columns = state[name].shape
+        factors = torch.empty(-(-rows // size[0]), -(-columns // size[1]))
+        weight, value = torch.empty(rows, columns, dtype=torch.float8_e4m3fn), torch.empty(rows, columns)
+        for i in range(factors.shape[0]):
+            for j in range(factors.shape[1]):
+                block = (slice(i * size[0], (i + 1) * size[0]), slice(j * size[1], (j + 1) * size[1]))
+                factors[i, j] = state[name][block].abs().max() / 448
+                weight[block] = (state[name][block] / factors[i, j]).to(torch.float8_e4m3fn)
+                value[block] = weight[block].float() * factors[i, j]
+        state[name], state[name + "_scale_inv"], values[name] = weight, factors, value
+    return values
+
+
+# Per folder with quantized weights: the class, what its config adds, quantization_config, and what replaces weights.
+QUANTIZED = {
+    "gpt_oss_mxfp4": ("GptOss", {
+        "num_local_experts": 3, "num_experts_per_tok": 2, "hidden_size": 64, "intermediate_size": 32,
+        "sliding_window": 6},
+        {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]},
+        lambda state: quantize_experts(state, torch.Generator().manual_seed(3))),
+    "deepseek_v3_fp8": ("DeepseekV3", {
+        "first_k_dense_replace": 1, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": None,
+        "hidden_size": 20, "moe_intermediate_size": 12, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_group": 3,
+        "topk_group": 2, "q_lora_rank": 14, "kv_lora_rank": 10, "qk_rope_head_dim": 6, "qk_nope_head_dim": 8,
+        "v_head_dim": 11, "num_mtp_layers": 0},
+        {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [8, 16]},
+        lambda state: quantize_blocks(state, (8, 16))),
+}
+
+
+def quantized(folder, kind, options, how, replace):
+    """Writes quantized weights, and the logits and greedy ids of a model that has their values."""
+    model = build(kind, options)
+    write(folder, model, ())
+    path = folder / "model.safetensors"
+    state = safetensors.torch.load_file(path)
+    values = replace(state)
+    safetensors.torch.save_file(state, path, {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = how
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    with tempfile.TemporaryDirectory() as temporary:
+        plain = {n: t for n, t in {**state, **values}.items() if not n.endswith(("_blocks", "_scales", "_scale_inv"))}
+        safetensors.torch.save_file(plain, pathlib.Path(temporary) / "model.safetensors", {"format": "pt"})
+        model.config.save_pretrained(temporary)
+        whole = type(model).from_pretrained(temporary, experts_implementation="eager").eval()
+    all_answers = answers(whole)
+    kept = ("input_ids", "position_ids", "loss_mask", "seq_lens", "logits", "generated")
+    return {name: all_answers[name] for name in kept}
+
+
 ROTARY = {
     "default": {"dim": 128, "rope_theta": 1e6},
     "linear": {"dim": 64, "rope_theta": 1e4, "rope_type": "linear", "factor": 4.0},
@@ -251,6 +347,37 @@ ROTARY = {
                     "mscale_all_dim": 0.8, "beta_fast": 16, "beta_slow": 2, "truncate": False,
                     "original_max_position_embeddings": 4096},
 }
+
+
+# Per folder with a head for sequence classification: the family, and what its config adds.
+CLASSIFIERS = {
+    "llama_classifier": ("Llama", {"num_labels": 3, "hidden_size": 18}),
+    "qwen3_reward": ("Qwen3", {"num_labels": 1, "tie_word_embeddings": True}),
+    "gemma3_reward": ("Gemma3Text", {"num_labels": 1, "sliding_window": 5, "hidden_size": 18}),
+}
+
+
+def classifier(folder, kind, options):
+    """Writes a model that scores sequences, and its scores, a loss of pairs as TRL computes it, and the gradients."""
+    config = getattr(transformers, kind + "Config")(**{**COMMON, **options})
+    config.dtype = "float32"
+    name = kind + "ForSequenceClassification"
+    module = sys.modules[getattr(transformers, kind.removesuffix("Text") + "ForCausalLM").__module__]
+    model = getattr(module, name)._from_config(config, dtype=torch.float32)
+    randomize(model, kind.removesuffix("Text"))
+    model.config.architectures = [name]
+    write(folder, model, ())
+    generator = torch.Generator().manual_seed(12)
+    lengths = (9, 4, 7, 1)
+    ids = torch.randint(0, COMMON["vocab_size"], (sum(lengths),), generator=generator)
+    logits = torch.cat([model(input_ids=part[None]).logits for part in ids.split(lengths)])
+    rewards, margin = logits[:, 0].view(2, 2), torch.tensor([0.3, 0.1])
+    losses = -torch.nn.functional.logsigmoid(rewards[:, 0] - rewards[:, 1] - margin) + 0.05 * rewards.sum(-1) ** 2
+    losses.sum().backward()
+    result = {"input_ids": ids, "seq_lens": torch.tensor(lengths), "logits": logits, "loss": losses.sum(), "margin": margin}
+    for name, parameter in model.named_parameters():
+        result["gradient." + name] = parameter.grad
+    return {name: tensor.detach().contiguous() for name, tensor in result.items()}
 
 
 def rotary():
@@ -284,6 +411,18 @@ def main(names):
         write(folder, model, forms)
         safetensors.torch.save_file(answers(model), folder / "answers.safetensors")
         print(name, sum(f.stat().st_size for f in folder.iterdir()), "bytes")
+    for name, case in QUANTIZED.items():
+        if names and name not in names:
+            continue
+        folder = HERE / name
+        folder.mkdir(exist_ok=True)
+        safetensors.torch.save_file(quantized(folder, *case), folder / "answers.safetensors")
+    for name, case in CLASSIFIERS.items():
+        if names and name not in names:
+            continue
+        folder = HERE / name
+        folder.mkdir(exist_ok=True)
+        safetensors.torch.save_file(classifier(folder, *case), folder / "answers.safetensors")
 
 
 if __name__ == "__main__":

@@ -7,13 +7,16 @@
 --- docs/models.md lists the architectures, and shows how to add one.
 
 local agreement = require "lockstep.state.agreement"
+local classification = require "lockstep.models.classification"
 local config = require "lockstep.models.config"
 local core = require "lockstep.core"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local decoder = require "lockstep.models.decoder"
+local deepseek_v3 = require "lockstep.models.families.deepseek_v3"
 local folder = require "lockstep.models.folder"
 local gemma3 = require "lockstep.models.families.gemma3"
 local generation_config = require "lockstep.models.generation_config"
+local gpt_oss = require "lockstep.models.families.gpt_oss"
 local granite = require "lockstep.models.families.granite"
 local init = require "lockstep.models.first_values"
 local llama = require "lockstep.models.llama"
@@ -25,6 +28,7 @@ local options = require "lockstep.options"
 local parameter = require "lockstep.nn.parameter"
 local phi3 = require "lockstep.models.families.phi3"
 local plain = require "lockstep.plain"
+local quantized = require "lockstep.models.quantized"
 local qwen2_5_vl = require "lockstep.models.qwen2_5_vl"
 local qwen3 = require "lockstep.models.qwen3"
 local qwen3_moe = require "lockstep.models.qwen3_moe"
@@ -69,6 +73,8 @@ M.register("MistralForCausalLM", mistral.Mistral)
 M.register("MinistralForCausalLM", mistral.Ministral)
 M.register("SmolLM3ForCausalLM", smollm3.SmolLM3)
 M.register("Gemma3ForCausalLM", gemma3.Gemma3)
+M.register("DeepseekV3ForCausalLM", deepseek_v3.DeepseekV3)
+M.register("GptOssForCausalLM", gpt_oss.GptOss)
 M.register("GraniteForCausalLM", granite.Granite)
 M.register("MixtralForCausalLM", mixtral.Mixtral)
 M.register("Olmo2ForCausalLM", olmo.Olmo2)
@@ -89,6 +95,8 @@ local function find_class(caller, raw)
   end
   local names = type(given) == "table" and given or {}
   if names[1] and architectures[names[1]] then return architectures[names[1]] end
+  local base = classification.base_of(names[1])
+  if base then return classification.class(names[1], architectures[base]) end
   for _, class in pairs(architectures) do
     if not names[1] and class.model_type and class.model_type == raw.model_type then return class end
   end
@@ -127,6 +135,7 @@ function M.outline(caller, raw) return parameter.on_meta(find_class(caller, raw)
 ---@field part "visual"|"language"|nil
 ---@field grid sharding.Grid?
 ---@field parallel sharding.ParallelOptions?
+---@field num_labels integer? gives a language model a new head for sequence classification
 
 --- Loads a model from a Hugging Face folder: config.json and *.safetensors, in one file or in several with an index.
 ---
@@ -146,26 +155,36 @@ function M.outline(caller, raw) return parameter.on_meta(find_class(caller, raw)
 --- part: a part of a model of pictures, for a module on its own ranks; the rest is neither read nor kept. "visual" is
 --- the tower: model(batch) and model:visual(batch) return its tokens. "language" is all else, and takes these tokens as
 --- batch.visual. models.save writes the parts of all ranks as one folder.
+---
+--- num_labels: a language model gets a head with random weights, `score`, in place of its own. model(batch) returns
+--- [sequences, num_labels]. A folder of a ...ForSequenceClassification, as models.save writes it then, needs no option.
+---
+---     local judge = models.load("Qwen/Qwen3-0.6B", { num_labels = 1 })       -- to become a reward model
 ---@param dir string a folder, or OWNER/MODEL in Hugging Face's local cache
 ---@param opts models.LoadOptions?
 ---@return models.CausalLM|sharding.FullyShard|sharding.DataParallel
 function M.load(dir, opts)
   local o = options.read("models.load", opts, { dtype = options.optional, device = "cpu", ignore = options.optional,
-    shard = options.optional, part = options.optional, grid = options.optional, parallel = options.optional })
+    shard = options.optional, part = options.optional, grid = options.optional, parallel = options.optional,
+    num_labels = options.optional })
   plain.check(o.grid ~= nil or o.parallel == nil, "models.load: parallel is for a grid; give grid = sharding.grid {}")
   plain.check(o.grid == nil or o.shard == nil and o.part == nil, "models.load: %s is not for a model on a grid%s",
     o.part and "part" or "shard", o.part and "" or "; give parallel = { fully_shard = { ... } }")
   if o.dtype ~= nil then config.check_dtype("models.load", o.dtype) end
   local path = folder.find(dir, "models.load")
   local raw, text = config.read(path)
+  local changes = o.num_labels ~= nil and classification.changes(raw, o.num_labels) or nil
+  raw = plain.copy(raw, changes)
   local class, tensors = find_class("models.load", raw), shards.read(path, "models.load")
   config.check_layers(raw, #plain.keys(tensors), path)
   local model = parameter.on_meta(class, raw, { ignore = config.ignored(o.ignore) })
-  model.source, model.config_text = dir, text
+  model.source, model.config_text, model.config_changes = dir, text, changes
   model.generation, model.stop_ids = generation_config.read(path)
   config.check_stop_ids("config.json", raw.eos_token_id, model.settings.vocab_size)
   config.check_stop_ids("generation_config.json", model.stop_ids, model.settings.vocab_size)
   local how = { path = path, device = o.device, dtype = o.dtype or config.dtype(raw), shard = o.shard }
+  if changes then classification.add_head(tensors, raw, o.num_labels) end
+  how.packed = quantized.take(tensors, config.quantization(raw, config.ignored(o.ignore)), how.dtype)
   if o.part ~= nil then loading.take_part(model, tensors, o.part, how) end
   if o.grid then
     how.parallel = o.parallel

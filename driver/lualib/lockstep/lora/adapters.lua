@@ -149,13 +149,18 @@ function M.matches(name, target) return name == target or name:sub(-#target - 1)
 --- Whether the module computes the logits, by its name.
 local function is_head(name) return M.last_name(name) == "lm_head" end
 
---- Returns the names of the routers of mixtures of experts: linear layers "gate" next to "experts".
+--- Whether "all-linear" leaves a module out, as PEFT does: a head of any kind.
+local function is_any_head(name) return is_head(name) or name == "score" end
+
+--- Returns the names of the routers of mixtures of experts: linear layers "gate" or "router" next to "experts".
 ---@param model any
 ---@return table<string, boolean>
 function M.find_routers(model)
   local routers = {}
   for name in model:named_modules() do
-    if M.last_name(name) == "experts" then routers[name:gsub("experts$", "gate")] = true end
+    if M.last_name(name) == "experts" then
+      for _, router in ipairs { "gate", "router" } do routers[name:gsub("experts$", router)] = true end
+    end
   end
   return routers
 end
@@ -220,7 +225,7 @@ function M.find_targets(caller, model, targets, saved)
   for name, module in model:named_modules() do
     if M.is_a(module, nn.Linear) and not is_below(name, saved) then
       linear[M.last_name(name)] = true
-      local chosen = targets == "all-linear" and not is_head(name) and not routers[name]
+      local chosen = targets == "all-linear" and not is_any_head(name) and not routers[name]
       for _, target in ipairs(type(targets) == "table" and targets or {}) do
         if M.matches(name, target) then chosen, used[target] = true, true end
       end

@@ -1,4 +1,5 @@
---- Losses of preferences: DPO, CPO, SimPO, ORPO and KTO, with the formulas of TRL. Required by lockstep.losses.
+--- Losses of preferences: DPO, CPO, SimPO, ORPO, KTO and reward models, with the formulas of TRL. Required by
+--- lockstep.losses.
 
 local checks = require "lockstep.losses.checks"
 local options = require "lockstep.options"
@@ -219,6 +220,38 @@ function M.kto(opts)
   local loss = torch.sigmoid(-o.beta * sign * (h - math.max(kl, 0)))
   loss = torch.where(undesirable, o.undesirable_weight * loss, o.desirable_weight * loss)
   return result(loss, left_out, count, h * sign, o.beta * sign * h)
+end
+
+---@class losses.RewardOptions
+---@field chosen torch.Tensor [N] float32 or float64: the score of each chosen answer
+---@field rejected torch.Tensor [N]
+---@field margin torch.Tensor? [N]: how much better the chosen answer is; default 0
+---@field center number? weight of (chosen + rejected)^2, which keeps scores around 0; default 0
+---@field mask torch.Tensor? [N]; default: every pair counts
+
+--- Returns the loss of a reward model by pairs (Bradley and Terry): -log sigmoid(chosen - rejected - margin), and
+--- center * (chosen + rejected)^2 in addition. These are TRL's RewardTrainer's.
+---
+---     local scores = model(batch):view(-1, 2)
+---     local sum, count, stats = losses.reward { chosen = scores:select(1, 0), rejected = scores:select(1, 1) }
+---
+--- Source: arXiv 2203.02155; margins, Llama 2, arXiv 2307.09288; centering, arXiv 2312.09244.
+---@param opts losses.RewardOptions
+---@return torch.Tensor sum of one element, over the counted pairs
+---@return integer count of pairs
+---@return {correct: torch.Tensor, margin: torch.Tensor} stats sums over pairs, without gradient: chosen > rejected;
+--- chosen - rejected
+function M.reward(opts)
+  local o = options.read("losses.reward", opts, { chosen = options.required, rejected = options.required,
+    margin = options.optional, center = 0, mask = options.optional })
+  check_weight("reward", "center", o.center)
+  local counted, left_out, count = reader("reward", o, "chosen", { "rejected", "margin" })
+
+  local chosen, rejected = counted(o.chosen), counted(o.rejected)
+  local h = chosen - rejected
+  local loss = -torch.log_sigmoid(o.margin and h - counted(o.margin:detach()) or h)
+  if o.center > 0 then loss = loss + o.center * (chosen + rejected):square() end
+  return result(loss, left_out, count, h, h)
 end
 
 return M

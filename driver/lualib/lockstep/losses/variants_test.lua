@@ -136,12 +136,28 @@ t.test("KtoIsTheFormula", function()
   end
 end)
 
+for _, case in ipairs { { 0, false }, { 0.3, false }, { 0, true }, { 0.02, true } } do
+  local center, has_margin = unpack(case)
+  t.test(("Reward_%g_%s_IsTheFormula"):format(center, has_margin and "WithMargins" or "Without"), function()
+    local drawn = draw(5)
+    local inputs = { chosen = drawn.chosen, rejected = drawn.rejected,
+      margin = has_margin and drawn.mean_chosen:abs() or nil }
+    check(losses.reward, { center = center }, inputs, { "chosen", "rejected" }, function(of)
+      local h = of "chosen" - of "rejected"
+      return -log_sigmoid(h - (has_margin and of "margin" or 0)) + center * (of "chosen" + of "rejected") ^ 2, h
+    end)
+    t.raises("losses.reward: center must be at least 0, got -1", losses.reward,
+      { chosen = drawn.chosen, rejected = drawn.rejected, center = -1 })
+  end)
+end
+
 t.test("MaskedPairsTakeNoPartEvenAsNaN", function()
   for _, case in ipairs { { losses.dpo, { variant = "hinge" }, draw(1) }, { losses.dpo, { variant = "robust",
     label_smoothing = 0.1, rpo_alpha = 1 }, draw(1) }, { losses.cpo, { variant = "simpo" }, without_reference(1) },
-    { losses.cpo, {}, without_reference(1) }, { losses.orpo, {}, without_reference(1) } } do
+    { losses.cpo, {}, without_reference(1) }, { losses.orpo, {}, without_reference(1) },
+    { losses.reward, { center = 0.1 }, without_reference(1) } } do
     local call, o, inputs = unpack(case)
-    if call == losses.orpo then inputs.mean_chosen = nil end
+    if call == losses.orpo or call == losses.reward then inputs.mean_chosen = nil end
     local kept = torch.tensor({ 0, 2, 3, 4, 5, 6 }, { dtype = torch.int64 })
     local alone = {}
     for name, value in pairs(o) do alone[name] = value end

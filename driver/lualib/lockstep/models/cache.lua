@@ -7,6 +7,7 @@
 
 local fused = require "lockstep.nn.fused"
 local nn = require "lockstep.nn"
+local sinks = require "lockstep.nn.sinks"
 local torch = require "lockstep.torch"
 
 --- A prompt that enters the cache.
@@ -83,7 +84,8 @@ function Cache:prompts(q, k, v, attention)
       if prompt[kind] then prompt[kind][layer] = part:clone() end
     end
   end
-  return nn.attention(q, k, v, { seq_lens = lengths, window = attention.window or nil, scale = attention.scale })
+  return nn.attention(q, k, v, { seq_lens = lengths, window = attention.window or nil, scale = attention.scale,
+    sinks = attention.sinks })
 end
 
 --- Writes a prompt whose keys and values were kept into one more row.
@@ -173,8 +175,11 @@ function Cache:first(window) return window and math.max(self.start, self.used + 
 ---@return torch.Tensor # [sequences, heads, D]
 function Cache:next_tokens(q, k, v, attention)
   if attention.scale then q = q * (attention.scale * math.sqrt(q:size(-1))) end -- the operator's own is D^-0.5
-  return fused.cached_attention(q, k, v, self.keys[attention.index], self.values[attention.index], self.used,
-    self:first(attention.window), self.mask)
+  local keys, values, first = self.keys[attention.index], self.values[attention.index], self:first(attention.window)
+  if attention.sinks then
+    return sinks.cached(q, k, v, keys, values, self.used, first, self.mask, attention.sinks)
+  end
+  return fused.cached_attention(q, k, v, keys, values, self.used, first, self.mask)
 end
 
 return M

@@ -9,6 +9,7 @@
 local core = require "lockstep.core"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
+local quantized = require "lockstep.models.quantized"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -32,7 +33,7 @@ local HARMLESS = plain.words [[
 ]]
 
 --- Keys that transformers reads and that change results, with the only values that are supported. None: the weights
---- are stored in another form.
+--- are stored in another form; models.quantized reads some.
 local ONLY = {
   attention_dropout = { 0 }, hidden_act = { "silu" }, partial_rotary_factor = { 1 }, use_mrope = { false },
   quantization_config = {}, compression_config = {},
@@ -154,8 +155,8 @@ end
 local ROPE_KEYS = { rope_parameters = true, rope_scaling = true, rope_theta = true,
   original_max_position_embeddings = true }
 
---- Keys whose null is not the default: no window; as many key heads as query heads.
-local NULL_IS_NONE = { sliding_window = true, num_key_value_heads = true }
+--- Keys whose null is not the default: no window; as many key heads as query heads; queries without a latent.
+local NULL_IS_NONE = { sliding_window = true, num_key_value_heads = true, q_lora_rank = true }
 
 local function is_one_of(value, list)
   for _, known in ipairs(list) do
@@ -229,11 +230,20 @@ function M.ignored(ignore)
   return ignore or {}
 end
 
+--- Returns quantization_config of a config, unless it is ignored.
+---@param raw table<string, any>
+---@param ignore string[]
+---@return table?
+function M.quantization(raw, ignore)
+  return not is_one_of("quantization_config", ignore) and get(raw, "quantization_config") or nil
+end
+
 local function check_value(architecture, key, value)
-  if is_one_of(value, ONLY[key]) then return end
+  local problem = key == "quantization_config" and quantized.problem(value)
+  if is_one_of(value, ONLY[key]) or problem == nil then return end
   local way_out = ('ignore = { "%s" } computes as if it were absent'):format(key)
   if #ONLY[key] == 0 then
-    fail('%s: the config has "%s": quantized weights are not supported; %s', architecture, key, way_out)
+    fail('%s: the config has "%s": %s; %s', architecture, key, problem or "it is not supported", way_out)
   end
   fail('%s: "%s" is %s; only %s is supported; %s', architecture, key, tostring(value), tostring(ONLY[key][1]), way_out)
 end

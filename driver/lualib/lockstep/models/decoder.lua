@@ -37,6 +37,7 @@ local function check(holds, message, ...) if not holds then fail(message, ...) e
 ---@field index integer the layer, from 1
 ---@field window integer|false
 ---@field scale number? of the scores; default head_dim^-0.5
+---@field sinks torch.Tensor? [heads], see nn.attention
 local Attention = nn.Module:subclass("Attention")
 ---@type fun(c: table, index: integer): models.Attention
 M.Attention = Attention
@@ -187,6 +188,7 @@ end
 ---@class models.CausalLM: nn.Module
 ---@field config table<string, any> as config.json has it
 ---@field settings table<string, any> the values of `keys`, and what `read` adds
+---@field is_unread (fun(self, name: string): boolean)? of architectures whose folders hold tensors that take no part
 ---@field num_too_long integer? prompts of models.generate whose positions may have passed max_position_embeddings
 ---@field checkpoint checkpoint.Checkpoint? recomputes each layer in backward, and each block of a vision tower. Options
 --- make one: model.checkpoint = { offload = "host" }
@@ -437,7 +439,8 @@ function CausalLM:hidden(batch, attend, layers)
   local x, angles, seq_lens, after = self:inputs(batch)
   local cos, sin = self.rotary:cos_sin(angles, { dtype = x.dtype })
   attend = attend or function(q, k, v, attention)
-    return nn.attention(q, k, v, { seq_lens = seq_lens, window = attention.window or nil, scale = attention.scale })
+    return nn.attention(q, k, v, { seq_lens = seq_lens, window = attention.window or nil, scale = attention.scale,
+      sinks = attention.sinks })
   end
   local y, seconds = self.model(x, { cos = cos, sin = sin, attend = attend, after = after,
     checkpoint = self.checkpoint, layers = layers })

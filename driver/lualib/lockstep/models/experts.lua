@@ -37,21 +37,27 @@ local function can_group(x, weight)
   return false
 end
 
---- x [rows, in], sorted by expert, times each expert's weight [experts, out, in]. ends: the row behind each expert's
---- last one; read_ends reads them.
-local function multiply(x, weight, ends, read_ends)
-  if can_group(x, weight) and can_group(weight, weight) then
-    return torch._grouped_mm(x, weight:transpose(-2, -1), ends)
-  end
-  local results, from = {}, 0
-  for expert, to in ipairs(read_ends()) do
-    if to > from then
-      results[#results + 1] = nn.linear(x[{ { from, to } }], weight[expert - 1])
-      from = to
+--- Returns a function that multiplies rows x [rows, in], sorted by expert, by each expert's weight [experts, out, in].
+--- It waits for a GPU once, or not at all where all experts are one call.
+---@param ends torch.Tensor [experts] int32, the row behind each expert's last one
+---@param list integer[]? the same as numbers, where the caller has them
+---@return fun(x: torch.Tensor, weight: torch.Tensor): torch.Tensor
+function M.multiplier(ends, list)
+  return function(x, weight)
+    if can_group(x, weight) and can_group(weight, weight) then
+      return torch._grouped_mm(x, weight:transpose(-2, -1), ends)
     end
+    list = list or ends:totable()
+    local results, from = {}, 0
+    for expert, to in ipairs(list) do
+      if to > from then
+        results[#results + 1] = nn.linear(x[{ { from, to } }], weight[expert - 1])
+        from = to
+      end
+    end
+    -- Without a row the result depends on x and the weight all the same: other ranks wait for their gradients.
+    return #results > 0 and torch.cat(results) or nn.linear(x, weight[0])
   end
-  -- Without a row the result depends on x and the weight all the same: other ranks wait for their gradients.
-  return #results > 0 and torch.cat(results) or nn.linear(x, weight[0])
 end
 
 --- Returns the weight. Its gradient is the sum over all ranks that share the experts, and is divided by their number:
@@ -66,13 +72,9 @@ end
 --- x: [rows, hidden], the rows of expert 0 first; ends: [experts] int32, the row behind each expert's last one; list:
 --- the same as numbers, where the caller has them. Waits for a GPU once, or not at all where all experts are one call.
 function Experts:forward(x, ends, list)
-  local function read_ends()
-    list = list or ends:totable()
-    return list
-  end
-  local owner = self.owner
-  local gate, up = unpack(multiply(x, of_shared(self.gate_up_proj, owner), ends, read_ends):chunk(2, -1))
-  return multiply(nn.swiglu(gate, up), of_shared(self.down_proj, owner), ends, read_ends)
+  local multiply, owner = M.multiplier(ends, list), self.owner
+  local gate, up = unpack(multiply(x, of_shared(self.gate_up_proj, owner)):chunk(2, -1))
+  return multiply(nn.swiglu(gate, up), of_shared(self.down_proj, owner))
 end
 
 --- Returns what the experts of all ranks of a group make of rows. Each rank holds an even part of them.
@@ -144,10 +146,20 @@ function Mixture:init(opts)
   self.experts = Experts(o)
 end
 
-function Mixture:forward(x)
+--- Overridden by architectures. Chooses the experts of each token.
+---@param x torch.Tensor [tokens, hidden]
+---@return torch.Tensor shares [tokens, per_token]
+---@return torch.Tensor chosen [tokens, per_token] int64
+---@return torch.Tensor logits [tokens, experts]
+function Mixture:route(x)
   local logits = self.gate(x)
   local shares, chosen = M.probabilities(logits):topk(self.per_token, -1)
   if self.normalize then shares = shares / shares:sum({ -1 }, true) end
+  return shares, chosen, logits
+end
+
+function Mixture:forward(x)
+  local shares, chosen, logits = self:route(x)
   local sorted, order = chosen:view(-1):sort { stable = true }
   local ends = torch.searchsorted(sorted, torch.arange(self.num_experts, { device = x.device }),
     { right = true, out_int32 = true })

@@ -45,7 +45,7 @@ function M.fill(model, o)
     local tensor = made[place.tensor]
     if not tensor then
       tensor = torch.empty(place.tensor.shape, { device = o.device, dtype = o.dtype })
-      if place.name == "bias" then
+      if place.name:match "bias$" then
         tensor:zero_()
       elseif tensor:dim() == 1 then
         tensor:fill_(place.fields.first_value or 1)
@@ -55,6 +55,9 @@ function M.fill(model, o)
       made[place.tensor] = tensor:requires_grad_(true)
     end
     place.fields[place.name] = tensor
+  end
+  for _, buffer in model:named_buffers() do
+    if o.device ~= "meta" then buffer:set_data(buffer:to(o.device)) end
   end
   return model
 end

@@ -49,7 +49,7 @@ end
 --- head although it is tied.
 local function drop_copies(model, tensors)
   for name, tensor in pairs(tensors) do
-    if name:match("%.rotary_emb%.inv_freq$") then
+    if name:match("%.rotary_emb%.inv_freq$") or model.is_unread and model:is_unread(name) then
       tensors[name] = nil
     elseif name == "lm_head.weight" and model.settings.tie_word_embeddings then
       local embedding = tensors["model.embed_tokens.weight"] or tensors["model.language_model.embed_tokens.weight"]
@@ -126,6 +126,30 @@ local function is_as_on_disk(layout, name, own)
   return layout[name] and layout[name]:is_contiguous() and shape(layout[name]) == shape(own)
 end
 
+--- Returns a function that returns a tensor of the files by its name.
+local function reader(tensors, opts)
+  return function(name)
+    local read = opts.packed[name]
+    return read and read() or tensors[name]
+  end
+end
+
+--- Gives buffers their values. They have memory before, and keep their dtype; their names on disk are the same.
+local function fill_buffers(model, read, opts)
+  for name, buffer in model:named_buffers() do
+    buffer:copy_(read(name))
+    buffer:set_data(buffer:to(opts.device))
+  end
+end
+
+---@class models.HowToLoad
+---@field path string
+---@field device string
+---@field dtype torch.dtype?
+---@field packed table<string, fun(): torch.Tensor> see models.quantized
+---@field shard sharding.FullyShardOptions?
+---@field parallel sharding.ParallelOptions? of a model on a grid
+
 --- Returns stand-ins for the tensors of a state, which keep their whole shapes when layers are split.
 local function outlines(state)
   local copies = {}
@@ -136,12 +160,12 @@ local function outlines(state)
 end
 
 --- Puts the whole value of a parameter together that the files hold in another form, such as experts one by one.
-local function assemble(model, own, index, tensors, name, dtype)
+local function assemble(model, own, index, read, name, dtype)
   local state = plain.copy(own)
   state[name] = torch.empty(own[name].shape, { dtype = dtype })
   local with_state = setmetatable({ state_dict = function() return state end }, { __index = model })
   for disk_name, view in pairs(model.layouts(with_state)[index]) do
-    if view.device ~= "meta" then view:copy_(tensors[disk_name]) end
+    if view.device ~= "meta" then view:copy_(read(disk_name)) end
   end
   return state[name]
 end
@@ -149,15 +173,16 @@ end
 --- Gives each parameter of a model that was built on "meta" its values from the files.
 ---@param model models.CausalLM
 ---@param tensors table<string, torch.Tensor> by name on disk; is changed
----@param opts {path: string, device: string, dtype: torch.dtype}
+---@param opts models.HowToLoad
 function M.fill(model, tensors, opts)
+  local read = reader(tensors, opts)
   local layout, index = layout_of(model, tensors, opts)
   local names, own, values, copied = {}, model:state_dict(), {}, {}
   for name, p in model:named_parameters() do names[p] = name end
   for _, place in ipairs(nn.parameter_places(model)) do
     local name = names[place.tensor]
     if not values[name] and is_as_on_disk(layout, name, own[name]) then
-      values[name] = tensors[name]:to { device = opts.device, dtype = opts.dtype }
+      values[name] = read(name):to { device = opts.device, dtype = opts.dtype }
     elseif not values[name] then
       values[name] = torch.empty(place.tensor.shape, { device = opts.device, dtype = opts.dtype })
       copied[name] = true
@@ -166,9 +191,10 @@ function M.fill(model, tensors, opts)
   end
   torch.no_grad(function()
     for name, view in pairs(next(copied) and model:layouts()[index] or {}) do
-      if not values[name] or copied[name] then view:copy_(tensors[name]) end
+      if not values[name] or copied[name] then view:copy_(read(name)) end
     end
   end)
+  fill_buffers(model, read, opts)
 end
 
 --- Makes the whole value of each parameter, one at a time, where take(name) is true, and gives it to put(name, whole).
@@ -176,8 +202,8 @@ local function each_value(model, files, opts, wants, put)
   for _, name in ipairs(files.names) do
     if wants(name) then
       local is_there = is_as_on_disk(files.layout, name, files.own[name])
-      put(name, is_there and files.tensors[name]
-        or assemble(model, files.own, files.index, files.tensors, name, opts.dtype or files.own[name].dtype))
+      put(name, is_there and files.read(name)
+        or assemble(model, files.own, files.index, files.read, name, opts.dtype or files.own[name].dtype))
     end
   end
 end
@@ -185,8 +211,10 @@ end
 --- Returns what the files hold of a model, before its layers are split.
 local function read_files(model, tensors, opts)
   local layout, index = layout_of(model, tensors, opts)
-  local files = { layout = layout, index = index, tensors = tensors, own = outlines(model:state_dict()), names = {} }
+  local files = { layout = layout, index = index, tensors = tensors, own = outlines(model:state_dict()), names = {},
+    read = reader(tensors, opts) }
   for name in model:named_parameters() do table.insert(files.names, name) end
+  fill_buffers(model, files.read, opts)
   return files
 end
 
@@ -207,7 +235,7 @@ end
 --- Shards a model that was built on "meta".
 ---@param model models.CausalLM
 ---@param tensors table<string, torch.Tensor> by name on disk; is changed
----@param opts {path: string, device: string, dtype: torch.dtype, shard: sharding.FullyShardOptions}
+---@param opts models.HowToLoad
 ---@return sharding.FullyShard
 function M.fill_sharded(model, tensors, opts)
   return shard(model, read_files(model, tensors, opts), opts, opts.shard)
@@ -217,7 +245,7 @@ end
 ---@param model models.CausalLM
 ---@param tensors table<string, torch.Tensor> by name on disk; is changed
 ---@param grid sharding.Grid
----@param opts {path: string, device: string, dtype: torch.dtype, parallel: sharding.ParallelOptions}
+---@param opts models.HowToLoad
 ---@return sharding.FullyShard|sharding.DataParallel
 function M.fill_grid(model, tensors, grid, opts)
   local files = read_files(model, tensors, opts)

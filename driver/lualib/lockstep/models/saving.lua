@@ -41,21 +41,37 @@ end
 
 local function is_of_model(name) return is_companion(name) or is_weights(name) end
 
-local function dtype_name(state)
-  local name
-  for _, tensor in pairs(state) do
-    local own = tostring(tensor.dtype):match("%w+$")
+--- Returns the dtype that all weights have. Buffers may have another one.
+local function dtype_name(model, state)
+  local name, is_buffer = nil, {}
+  for buffer in model:named_buffers() do is_buffer[buffer] = true end
+  for tensor_name, tensor in pairs(state) do
+    local own = not is_buffer[tensor_name] and tostring(tensor.dtype):match("%w+$") or name
     if name and name ~= own then return nil end
     name = own
   end
   return name
 end
 
+--- Returns a config without empty tables, which could be arrays or objects: transformers takes an absent key as its
+--- default, which is empty. Leaves quantization_config out, too: the weights are whole now.
+local function without_empty(config)
+  local kept = {}
+  for key, value in pairs(config) do
+    if key ~= "quantization_config" and (type(value) ~= "table" or next(value) ~= nil) then kept[key] = value end
+  end
+  return kept
+end
+
 --- Puts the dtype of the weights into config.json, and the model's type if it has none. Without a type transformers
 --- does not open a folder. It loads weights in the dtype that config.json names, and would round them to another one.
 --- Sets tie_word_embeddings to false where the model has been untied.
 local function completed(text, model, state)
-  local config, name, added = config_of.decode(text), dtype_name(state), ""
+  local config, name, added = config_of.decode(text), dtype_name(model, state), ""
+  if config.quantization_config or model.config_changes then
+    config = plain.copy(without_empty(config), model.config_changes)
+    text = core.json_encode(config, 2) .. "\n"
+  end
   if not config.model_type then added = ('\n  "model_type": "%s",'):format(model.model_type) end
   if name and not config.dtype and not config.torch_dtype then added = added .. ('\n  "dtype": "%s",'):format(name) end
   if model.settings and model.settings.tie_word_embeddings == false then
@@ -123,12 +139,9 @@ local function write_companions(path, model, like, state)
     return core.write_file(path .. "/config.json", { completed(model.config_text, model, state) })
   end
   local config = {}
-  for key, value in pairs(model.config) do
-    -- An empty table could be an array or an object; transformers takes an absent key as its default, which is empty.
-    if type(value) ~= "table" or next(value) ~= nil then config[key] = value end
-  end
+  for key, value in pairs(without_empty(model.config)) do config[key] = value end
   config.architectures, config.model_type = { model.class_name }, model.model_type
-  config.torch_dtype, config.dtype = nil, dtype_name(state)
+  config.torch_dtype, config.dtype = nil, dtype_name(model, state)
   core.write_file(path .. "/config.json", { core.json_encode(config, 2), "\n" })
 end
 

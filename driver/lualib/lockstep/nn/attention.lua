@@ -10,6 +10,7 @@ local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
 local fused = require "lockstep.nn.fused"
 local options = require "lockstep.options"
+local sinks = require "lockstep.nn.sinks"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -45,6 +46,12 @@ local function check_lengths(seq_lens, tokens)
       .. "the lengths of the whole sequence", total, current.size, tokens)
   end
   if total ~= tokens then fail("seq_lens add up to %d tokens, but q has %d", total, tokens) end
+end
+
+local function check_sinks(given, q)
+  if torch.is_tensor(given) and given:dim() == 1 and given:size(0) == q:size(1) then return end
+  fail("sinks must be a tensor [heads] of %d numbers, got %s", q:size(1),
+    torch.is_tensor(given) and "shape " .. tostring(given.shape) or "a " .. type(given))
 end
 
 -- FlashAttention ------------------------------------------------------------------------------------------
@@ -130,7 +137,8 @@ local function whole(o, q, k, v)
   return fused.attention(q, k, v, o)
 end
 
-local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.optional, window = options.optional }
+local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.optional, window = options.optional,
+  sinks = options.optional }
 
 --- Attention in which a sequence sees itself alone. Several query heads may share a key head.
 ---
@@ -138,12 +146,13 @@ local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.op
 ---
 --- `seq_lens`: the tokens of each sequence, which add up to T; default: one sequence. `causal`: a token sees itself and
 --- the tokens before it. `scale`: default D^-0.5. `window`: a token sees itself, window - 1 tokens before it, and if
---- `causal` is false window - 1 after it. Within sharding.context_parallel q, k and v are this rank's chunk,
---- and seq_lens the lengths of the whole.
+--- `causal` is false window - 1 after it. `sinks`: [heads], a score of each head that takes part in its softmax and
+--- stands for no token; the weights of the tokens then add up to less than 1. Within sharding.context_parallel
+--- q, k and v are this rank's chunk, and seq_lens the lengths of the whole; there are no sinks there.
 ---@param q torch.Tensor [T, heads, D]
 ---@param k torch.Tensor [T, kv_heads, D]
 ---@param v torch.Tensor [T, kv_heads, D]
----@param opts {seq_lens: integer[]?, causal: boolean?, scale: number?, window: integer?}?
+---@param opts {seq_lens: integer[]?, causal: boolean?, scale: number?, window: integer?, sinks: torch.Tensor?}?
 ---@return torch.Tensor # [T, heads, D]
 function M.attention(q, k, v, opts)
   check_tensors(q, k, v)
@@ -154,6 +163,10 @@ function M.attention(q, k, v, opts)
   check_lengths(o.seq_lens, tokens)
   if o.window ~= nil and (type(o.window) ~= "number" or o.window < 1 or o.window % 1 ~= 0) then
     fail("window must be a whole number of at least 1, got %s", tostring(o.window))
+  end
+  if o.sinks ~= nil then
+    check_sinks(o.sinks, q)
+    return sinks.attention(q, k, v, o)
   end
   if current and current.size > 1 then
     return chunks.attention(current, q, k, v, o, function(...) return whole(o, ...) end, can_flash)

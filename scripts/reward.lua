@@ -1,0 +1,106 @@
+-- A reward model: a language model with a new head learns to score chosen answers above rejected ones.
+--
+--     ./run scripts/reward.lua                                          # words written backwards, and wrongly
+--     ./run scripts/reward.lua --set model=qwen --set data=pairs.jsonl  # all weights, and the head
+--
+-- The file is one of scripts/dpo.lua. Each conversation is scored after its last token. The result is the folder of a
+-- ...ForSequenceClassification, which transformers and models.load open. docs/scripts.md shows it as a reward of grpo.
+
+local batching = require "lockstep.batching"
+local data = require "lockstep.data"
+local dist = require "lockstep.distributed"
+local log = require "lockstep.log"
+local lora = require "lockstep.lora"
+local losses = require "lockstep.losses"
+local models = require "lockstep.models"
+local optim = require "lockstep.optim"
+local run = require "lockstep.run"
+local sharding = require "lockstep.sharding"
+local text = require "lockstep.text"
+local torch = require "lockstep.torch"
+
+local config = run.config({
+  model = "", -- a folder of Hugging Face, or a name in its local cache; empty: a small model
+  ignore = "", -- keys of config.json to pass over, split by commas
+  data = "", split = "", -- empty: words, written backwards and wrongly; a split of the Hub, default "train"
+  seed = 1, steps = 120, epochs = 0.0, -- epochs above 0 are the length, not steps
+  pairs_per_step = 32, held_out = 256, -- pairs over all ranks
+  renderer = "", roles = "", -- as in finetune.lua
+  seq_len = 1024, -- tokens of a micro-batch, at most; both conversations of a pair must fit
+  on_cut = "error", -- or "drop", which skips pairs that do not
+  center = 0.01, -- weight of (chosen + rejected)^2
+  lr = 0.0, -- 0: 1e-4 for an adapter, 1e-5 for all weights, 2e-3 for the small model
+  schedule = "linear", warmup_steps = 10, -- or "cosine", "constant", "stable_decay"
+  lora = { r = 0, alpha = 16, dropout = 0.0, targets = "all-linear" }, -- r > 0: adapters, merged at the end
+  max_norm = 1.0, save_every = 40, parallel = "data_parallel", -- or "fully_shard"
+  precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
+}, { at_least = { seed = 0, steps = 1, pairs_per_step = 1, seq_len = 1, warmup_steps = 0, save_every = 1,
+  ["lora.r"] = 0 } })
+torch.manual_seed(config.seed)
+local dir, path = config.model, config.data
+if dir == "" then
+  dir = run.dir .. "/start"
+  require("reverse_words").write_model(dir, { steps = 100 })
+end
+if path == "" then path = require("reverse_words").write_preferences(run.dir .. "/preferences.jsonl", 4000) end
+
+local source = data.conversations(path, { kind = "preference", roles = config.roles, split = config.split })
+local samples, found = losses.pairs.read(source, text.chat(dir), { tokenizer = text.tokenizer(dir),
+  seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut })
+if #samples == 0 then error(path .. " has no pair to learn from", 0) end
+local train, held_out = data.split(samples, { held_out = config.held_out, seed = config.seed })
+
+local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore,
+  num_labels = 1 })
+if config.lora.r ~= 0 then
+  config.lora.modules_to_save = { "score" }
+  log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora)))
+end
+local model = sharding.parallel(net, config.parallel)
+local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-4 or 1e-5)
+local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
+local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = #train,
+  samples_per_step = config.pairs_per_step }
+local schedule = optim.schedule.named(config.schedule, { warmup_steps = config.warmup_steps, total_steps = steps })
+local loader = data.loader { source = train, seed = config.seed, rank = 0, world = 1 }
+run:state({ model = model, optimizer = optimizer, loader = loader }, { every = config.save_every, keep = 2 })
+run:resume()
+
+-- Deals pairs out to the ranks. Every rank gets equally many micro-batches.
+local function deal(pairs_of_step)
+  return batching.prepare({ samples = pairs_of_step, seq_len = config.seq_len, rank = dist.rank() })[dist.rank() + 1]
+end
+local function draw()
+  local drawn = {}
+  for i = 1, config.pairs_per_step do drawn[i] = loader() end
+  return deal(drawn)
+end
+local function loss_of(batch)
+  local scores = model({ input_ids = batch.input_ids, seq_lens = batch.lengths:flatten():totable() }):view(-1, 2)
+  local sum, count, stats = losses.reward { chosen = scores:select(1, 0):to(torch.float32),
+    rejected = scores:select(1, 1):to(torch.float32), center = config.center,
+    mask = torch.full({ #batch.lengths }, batch.padding and 0 or 1) }
+  return sum, count, stats.correct, stats.margin
+end
+
+for step, micro_batches in run:steps(draw, steps) do
+  local loss, accuracy, margin = sharding.accumulate(model, micro_batches, config.pairs_per_step, loss_of)
+  local grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })
+  optimizer:zero_grad()
+  log.step { loss = loss, accuracy = accuracy, margin = margin, grad_norm = grad_norm,
+    lr = optimizer.groups[1].lr * schedule(step), counts = { skipped = found.skipped } }
+end
+log.curve("loss.svg", { "loss", "accuracy" }, { title = "reward" })
+
+-- The share of held-out pairs whose chosen answer has the higher score.
+if #held_out > 0 then
+  local pairs_left = {}
+  for i = 1, #held_out do pairs_left[i] = held_out[i] end
+  local batches = deal(pairs_left)
+  log.record("held out", { accuracy = sharding.evaluate(model, function() return table.remove(batches) end, function(b)
+    local _, count, right = loss_of(b)
+    return right, count
+  end) })
+end
+if config.lora.r > 0 then lora.merge(model) end
+models.save(model, run.dir .. "/result", { like = dir })
