@@ -2,8 +2,10 @@
 
 local dist = require "lockstep.distributed"
 local fixture = require "lockstep.sharding.parallelize_fixture"
+local lora = require "lockstep.lora"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
+local run = require "lockstep.run"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -38,6 +40,27 @@ t.test("CopiesOfAShardedGridLearnAsOneRank", function()
   if WORLD % 4 ~= 0 then return end
   fixture.check({ tp = 2, replicas = 2 }, { fully_shard = { deterministic = true } }, { form = "qwen3", seed = 3 })
 end)
+
+for _, tp in ipairs(SIZES) do
+  for _, kind in ipairs { "sharded", "replicas" } do
+    for _, sequence in ipairs { false, true } do
+      local form = draw { "qwen3", "qwen3_few_kv", "qwen3_moe" }
+      t.test(("AdaptersLearnAsOnOneRank_%s_tp%d_%s_%s"):format(form, tp, kind, tostring(sequence)), function()
+        local model, plain = fixture.check({ tp = tp }, { fully_shard = kind == "sharded" and {}, sequence = sequence },
+          { form = form, seed = tp, lora = { r = 3, targets = "all-linear" } })
+        local path = dist.all_gather_object(run.dir .. "/" .. form .. kind)[1]
+        lora.save(model, path)
+        local again = fixture.build(form, tp)
+        lora.load(again, path)
+        fixture.same(again:state_dict(), plain:state_dict(), "saved")
+
+        lora.merge(kind == "sharded" and model or model.module)
+        lora.merge(plain)
+        fixture.same(fixture.whole(model), plain:state_dict(), "merged")
+      end)
+    end
+  end
+end
 
 t.test("MuonMakesWholeMatricesOrthogonal", function()
   local function step(model, net, batch)
