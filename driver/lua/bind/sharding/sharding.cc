@@ -259,6 +259,7 @@ int OpenSharding(lua_State* state) {
   SetDataFunctions(state);
   SetGuardFunctions(state);
   SetFullyShardFunctions(state);
+  SetLinkFunctions(state);
   return 1;
 }
 
