@@ -294,13 +294,15 @@ function M.join_tokens(owner, x)
   return join(owner, x, dim, x:size(dim), x:size(dim) * owner.size)
 end
 
---- Does the same for values between the layers of a model.
+--- Does the same for values between the layers of a model. A stage of a pipeline may have no head.
 ---@param model nn.Module
 ---@param x torch.Tensor [..., tokens, hidden]
 ---@return torch.Tensor
 function M.whole_tokens(model, x)
-  local split = splits[model:head_weight()]
-  return split and M.join_tokens(split.owner, x) or x
+  local weight = model:head_weight()
+  local split = weight and splits[weight]
+  local owner = split and split.owner or not weight and owners[model]
+  return owner and M.join_tokens(owner, x) or x
 end
 
 --- Raises unless the ranks have drawn the same number.
