@@ -140,7 +140,7 @@ for step, micro_batches in run:steps(next_step, config.steps) do
     log.record("validation", { bits_per_byte = bits })
     run:keep_best("bits_per_byte", bits, { mode = "min" })
   end
-  if run:every(config.sample_every) then log.print(model:full(sample)) end
+  if grid.pp == 1 and run:every(config.sample_every) then log.print(model:full(sample)) end -- stages cannot generate
 end
 
 local best, best_step = run:load_best() -- the weights of the best evaluation

@@ -130,6 +130,60 @@ TEST(Death, InAShardedStepEndsTheRunAndNamesTheRank) {
   }
 }
 
+// At any forward or backward of a stage, in which the others wait for its messages.
+TEST(Death, InAPipelineEndsTheRunAndNamesTheRank) {
+  constexpr char kTrain[] = R"(
+    local models, sharding = require "lockstep.models", require "lockstep.sharding"
+    local moments = 0
+    local function moment()
+      moments = moments + 1
+      if rank == VICTIM and moments == MOMENT then C.kill(C.getpid(), 9) end
+    end
+    local net = models.build { model_type = "llama", architectures = { "LlamaForCausalLM" }, vocab_size = 17,
+      hidden_size = 8, intermediate_size = 8, num_hidden_layers = 6, num_attention_heads = 2 }
+    for _, layer in ipairs(net.model.layers) do
+      layer:register_forward_hook(function(_, _, y)
+        moment()
+        y:register_hook(moment)
+      end)
+    end
+    local model = sharding.parallelize(net, sharding.grid { pp = dist.world_size() }, { order = "ORDER",
+      chunks = "ORDER" == "interleaved" and 2 or 1 })
+    local batches = {}
+    for i = 1, 4 do batches[i] = { input_ids = torch.arange(3 + i) } end
+    while true do
+      sharding.accumulate(model, batches, 18, function(b) return model(b, "loss") end)
+    end
+  )";
+  const unsigned seed = 20261128;
+  std::mt19937 random(seed);
+  const std::vector<std::string> orders = {"1f1b", "interleaved", "all_forwards_first"};
+  for (int trial = 0; trial < 9; ++trial) {
+    const int num_ranks = 2 + trial % 2;
+    const auto victim = static_cast<int>(random() % static_cast<unsigned>(num_ranks));
+    const auto moment = static_cast<int>(1 + random() % 30);
+    const std::string& order = orders[static_cast<size_t>(trial) % orders.size()];
+    SCOPED_TRACE(absl::StrCat("rank ", victim, " of ", num_ranks, " at moment ", moment, ", ",
+                              order, ", seed ", seed));
+    const Folder folder;
+    const Deadline soon(kSoon + absl::Seconds(10));
+    Child run(RankScript(
+        folder,
+        absl::StrCat(kSayPid, absl::StrReplaceAll(kTrain, {{"VICTIM", absl::StrCat(victim)},
+                                                           {"MOMENT", absl::StrCat(moment)},
+                                                           {"ORDER", order}})),
+        {"--nproc", absl::StrCat(num_ranks)}));
+    const std::vector<pid_t> pids = PidsOf(run, num_ranks);
+    const Ended ended = run.Wait();
+
+    ExpectGone(pids);
+    EXPECT_FALSE(soon.has_passed());  // with the programs' start
+    EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
+    EXPECT_THAT(ended.err, StartsWith(absl::StrCat("lockstep: rank ", victim, " (process ")));
+    ExpectOneComplaint(ended, "was killed by SIGKILL");
+  }
+}
+
 TEST(Death, ByACrashNamesTheRankAndTheSignal) {
   const Ended ended = RunScript("if rank == 2 then ffi.cast('int*', 0)[0] = 1 end dist.barrier()",
                                 {"--nproc", "3"});

@@ -149,9 +149,10 @@ std::optional<OverdueCall> Activity::FindOverdue() {
   Refresh();
   const Clock::time_point now = Clock::now();
   for (const Record& record : records_) {
-    const bool watched = !record.done && record.call.limit.count() > 0;
-    const auto waited = now - record.started;
-    if (watched && waited > record.call.limit)
+    const std::optional<Clock::time_point> since = WaitsSince(record);
+    if (!since.has_value() || record.call.limit.count() <= 0) continue;
+    const auto waited = now - *since;
+    if (waited > record.call.limit)
       return OverdueCall{record.call,
                          std::chrono::duration_cast<std::chrono::milliseconds>(waited)};
   }
@@ -180,7 +181,8 @@ std::string Activity::Describe() {
     for (auto record = records_.rbegin(); record != records_.rend(); ++record) {
       if (record->done != done || described++ >= kDescribed) continue;
       const std::chrono::duration<double> age = Clock::now() - record->started;
-      const std::string state = done ? "done" : absl::StrFormat("waits %.1f s", age.count());
+      const char* const verb = WaitsSince(*record).has_value() ? "waits" : "started";
+      const std::string state = done ? "done" : absl::StrFormat("%s %.1f s", verb, age.count());
       const CollectiveCall& call = record->call;
       absl::StrAppend(&text, absl::StrFormat("\n  %-13s  %s #%d  %s", state, call.group,
                                              call.number, call.what));
@@ -190,9 +192,18 @@ std::string Activity::Describe() {
   return text;
 }
 
+std::optional<Activity::Clock::time_point> Activity::WaitsSince(const Record& record) const {
+  if (record.done) return std::nullopt;
+  if (!record.call.ends_in_wait) return record.started;
+  for (const Blocked& blocked : blocked_) {
+    if (blocked.id == record.id) return blocked.since;
+  }
+  return std::nullopt;
+}
+
 bool Activity::IsWaitingNow() const {
   return std::any_of(records_.begin(), records_.end(),
-                     [](const Record& record) { return !record.done; });
+                     [this](const Record& record) { return WaitsSince(record).has_value(); });
 }
 
 void Activity::Refresh() {

@@ -37,6 +37,9 @@ struct CollectiveCall {
   std::string place;                   // "train.lua:12"; "" if the script did not call it
   std::chrono::milliseconds limit{0};  // to wait for the other ranks; 0: not watched here
   int sequence = -1;                   // of Activity::AddSequence; -1: never compared with others
+  // Whether the work completes only while the script waits for it, as Gloo's messages do. Until the
+  // script waits, this rank may be computing: it waits for no other rank.
+  bool ends_in_wait = false;
 };
 
 // Calls that the ranks number alike: see waits.h.
@@ -100,6 +103,7 @@ class Activity {
   //      waits 120.0 s  world #41  all_reduce float32 {4}  (train.lua:12)
   //      done           world #40  broadcast float32 {8}  (train.lua:9)
   //
+  // "started 3.0 s" is a message that the script does not wait for yet.
   // Outside of a collective: "in no collective, now at train.lua:14; the last was at train.lua:12".
   std::string Describe();
 
@@ -119,8 +123,10 @@ class Activity {
   };
 
   void NoteComeLocked(int sequence, int64_t number);  // under the mutex
-  bool IsWaitingNow() const;                          // under the mutex
-  void Refresh();  // updates `done` and drops old records; under the mutex
+  // Returns when this rank began to wait for the call, or nothing. Under the mutex.
+  std::optional<Clock::time_point> WaitsSince(const Record& record) const;
+  bool IsWaitingNow() const;  // under the mutex
+  void Refresh();             // updates `done` and drops old records; under the mutex
 
   mutable std::mutex mutex_;
   std::function<std::string()> find_place_;

@@ -47,6 +47,23 @@ TEST(DescribeCircle, ACircleOfThreeGroupsIsFoundBehindARankThatWaitsForOneOfIt) 
                          "agreement of ranks 2, 3 (sharding.pack) (a:3). "));
 }
 
+// A rank sends, and computes meanwhile. Gloo ends the message only once the script waits for it.
+TEST(DescribeCircle, AMessageThatIsNotWaitedForIsNoWait) {
+  Activity activity;
+  CollectiveCall send = {"ranks 0, 1", 1, "send float32 {1} to rank 0, tag 0", "a:1"};
+  send.ends_in_wait = true;
+  const int64_t id = activity.Start(send);
+  const std::string other =
+      ReportOf({{"ranks 0, 1", 1, "recv float32 {1} from rank 1, tag 0", ""}});
+
+  EXPECT_FALSE(activity.IsWaiting());
+  EXPECT_EQ(DescribeCircle({other, activity.Describe()}), "");
+
+  activity.NoteBlocked(id, true);
+  EXPECT_TRUE(activity.IsWaiting());
+  EXPECT_THAT(DescribeCircle({other, activity.Describe()}), StartsWith("Ranks wait"));
+}
+
 TEST(DescribeCircle, RanksThatWaitForOneThatIsBusyAreNoCircle) {
   const std::string waits = ReportOf({{"world", 3, "barrier", "a:1"}});
 

@@ -98,8 +98,11 @@ WatchedBackend::WorkPointer WatchedBackend::RunUnchecked(const std::string& what
 WatchedBackend::WorkPointer WatchedBackend::Record(int sequence, int64_t number,
                                                    const std::string& what,
                                                    const std::string& place,
-                                                   const std::function<WorkPointer()>& call) {
-  const int64_t id = activity_->Start({group_, number, what, place, limit_, sequence});
+                                                   const std::function<WorkPointer()>& call,
+                                                   bool is_message) {
+  const bool ends_in_wait = is_message && backend_->getBackendName() == "gloo";
+  const int64_t id =
+      activity_->Start({group_, number, what, place, limit_, sequence, ends_in_wait});
   WorkPointer work;
   try {
     const BlockedIn blocked(*activity_, id);
@@ -200,7 +203,8 @@ WatchedBackend::WorkPointer WatchedBackend::send(Tensors& tensors, int destinati
   return Record(
       messages.sequence, ++messages.sent,
       absl::StrCat("send ", DescribeTensors(tensors), " ", ToRank(destination), ", tag ", tag),
-      activity_->FindPlace(), [&] { return backend_->send(tensors, destination, tag); });
+      activity_->FindPlace(), [&] { return backend_->send(tensors, destination, tag); },
+      /*is_message=*/true);
 }
 
 WatchedBackend::WorkPointer WatchedBackend::recv(Tensors& tensors, int source, int tag) {
@@ -208,7 +212,8 @@ WatchedBackend::WorkPointer WatchedBackend::recv(Tensors& tensors, int source, i
   return Record(
       messages.sequence, ++messages.sent,
       absl::StrCat("recv ", DescribeTensors(tensors), " ", FromRank(source), ", tag ", tag),
-      activity_->FindPlace(), [&] { return backend_->recv(tensors, source, tag); });
+      activity_->FindPlace(), [&] { return backend_->recv(tensors, source, tag); },
+      /*is_message=*/true);
 }
 
 WatchedBackend::WorkPointer WatchedBackend::barrier(const c10d::BarrierOptions& options) {

@@ -90,8 +90,10 @@ class WatchedBackend : public c10d::Backend {
   // Without a comparison.
   WorkPointer RunUnchecked(const std::string& what, const std::string& place,
                            const std::function<WorkPointer()>& call);
+  // `is_message`: a send or a receive, which Gloo completes only while the script waits.
   WorkPointer Record(int sequence, int64_t number, const std::string& what,
-                     const std::string& place, const std::function<WorkPointer()>& call);
+                     const std::string& place, const std::function<WorkPointer()>& call,
+                     bool is_message = false);
 
   // The messages between this rank and another one, in one direction and with one tag.
   struct Messages {

@@ -32,20 +32,22 @@ local M = {
 ---
 --- Collective: every rank of the options' group gives the same kind.
 ---@param net nn.Module
----@param kind string|table {tp: integer?, cp: integer?, ep: integer?, pp: integer?, fully_shard: boolean?, ...}
+---@param kind string|table {tp: integer?, cp: integer?, ep: integer?, pp: integer?, fully_shard: boolean?, ...}; also
+---`sequence`, `order` and `chunks` of sharding.parallelize
 ---@param opts {data_parallel: sharding.DataParallelOptions?, fully_shard: sharding.FullyShardOptions?}?
----@return sharding.DataParallel|sharding.FullyShard
+---@return sharding.DataParallel|sharding.FullyShard|sharding.Pipeline
 function M.parallel(net, kind, opts)
   local o = options.read("sharding.parallel", opts, { data_parallel = {}, fully_shard = {} })
   if type(kind) == "table" then
     local sizes = plain.copy(kind)
     local shards, sequence = rawget(kind, "fully_shard"), rawget(kind, "sequence")
-    sizes.fully_shard, sizes.sequence = nil, nil
+    local order, chunks = rawget(kind, "order"), rawget(kind, "chunks")
+    sizes.fully_shard, sizes.sequence, sizes.order, sizes.chunks = nil, nil, nil, nil
     plain.check(shards == nil or type(shards) == "boolean",
       "sharding.parallel: fully_shard of the table must be true or false, not a %s", type(shards))
     local grid = M.grid(sizes)
     return M.parallelize(net, grid, { fully_shard = shards and o.fully_shard or false, sequence = sequence,
-      data_parallel = not shards and o.data_parallel or nil })
+      order = order, chunks = chunks, data_parallel = not shards and o.data_parallel or nil })
   end
   local found = disagreement.gather(tostring(kind), (o[kind] or {}).group)
   if found then core.raise("sharding.parallel: every rank must give the same kind, got " .. found) end

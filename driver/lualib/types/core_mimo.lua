@@ -110,6 +110,15 @@ function Pending:wait() end
 ---@return lockstep.core.mimo.Topology
 function mimo.topology(options) end
 
+--- Proves that the sends and receives of all ranks match and end if nothing buffers a message. Raises with those that
+--- do not match, or with the ranks that wait for each other.
+---@param names string[] of stages
+---@param operations integer[][][] of each rank: {kind, gradient, with_previous, partner, subject, micro_batch}, from 0;
+---kind: 0 sends, 1 receives
+---@return integer operations
+---@return integer transfers
+function mimo.simulate_messages(names, operations) end
+
 ---@param batch table
 ---@param dp_rank integer
 ---@param dp_size integer

@@ -256,4 +256,25 @@ function sharding.num_calls() end
 ---@param options {group: dist.Group?}? the call's
 function sharding.refuse_call(reason, options) end
 
+---@class lockstep.core.sharding.MessageBatch
+local MessageBatch = {}
+
+--- Waits until all tensors are sent and received.
+function MessageBatch:wait() end
+
+---@class lockstep.core.sharding.Link
+local Link = {}
+
+--- Starts to send tensors to the other rank, and to receive others, which both know beforehand.
+---@param sends torch.Tensor[]
+---@param receives torch.Tensor[] contiguous
+---@param subject string what they are, for reports
+---@return lockstep.core.sharding.MessageBatch
+function Link:start(sends, receives, subject) end
+
+--- Connects this rank with another one.
+---@param group dist.Group of the two
+---@return lockstep.core.sharding.Link
+function sharding.link(group) end
+
 return sharding

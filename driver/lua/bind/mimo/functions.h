@@ -17,6 +17,12 @@ int ReorderBatch(lua_State* state);  // reorder(batch, order, options) -> the ba
 // collectives. The topology is argument 1.
 int CheckSchedule(lua_State* state, const mimo::Topology& topology);
 
+// simulate_messages(names of stages, operations of each rank) -> operations, transfers. Proves that
+// the sends and receives of all ranks match and end. A rank's operations: {{kind, gradient,
+// with_previous, partner, subject, micro_batch}, ...}, whole numbers from 0. kind: 0 sends, 1
+// receives. Throws Error with the operations that do not match, or wait.
+int SimulateMessages(lua_State* state);
+
 // Pushes a bridge over topology.edges()[edge], a userdata with `start` and `refuse`. Throws Error
 // with the ranks that did not come within the run's timeout. Collective: every rank of both modules
 // makes one, in the same order.

@@ -449,6 +449,7 @@ int OpenMimo(lua_State* state) {
   RegisterBridges(state);
   lua_newtable(state);
   SetFunctions(state, {{"topology", NewTopology},
+                       {"simulate_messages", SimulateMessages},
                        {"slice", SliceBatch},
                        {"pack", PackBatch},
                        {"reorder", ReorderBatch},

@@ -39,7 +39,43 @@ std::vector<NamedOrder> ReadOrders(const mimo::Topology& topology, const OptionT
                    name, "\""));
 }
 
+// Reads the operations of a rank: {{kind, gradient, with_previous, partner, subject, micro_batch},
+// ...}, numbers from 0. kind: 0 sends, 1 receives.
+void ReadOps(lua_State* state, int index, std::vector<mimo::Op>& ops) {
+  ForEachElement(state, index, [&](int) {
+    const std::vector<int64_t> fields = ReadIntegers(state, lua_gettop(state), "mimo: operation");
+    if (fields.size() != 6) throw Error("mimo: an operation is six numbers");
+    mimo::Op op;
+    op.kind = fields[0] == 0 ? mimo::OpKind::kSend : mimo::OpKind::kReceive;
+    op.payload = fields[1] == 0 ? mimo::Payload::kStage : mimo::Payload::kStageGradient;
+    op.with_previous = fields[2] != 0;
+    op.partner = static_cast<int32_t>(fields[3]);
+    op.subject = static_cast<int32_t>(fields[4]);
+    op.micro_batch = static_cast<int32_t>(fields[5]);
+    ops.push_back(op);
+  });
+}
+
 }  // namespace
+
+// simulate_messages(names of stages, operations of each rank) -> operations, transfers
+int SimulateMessages(lua_State* state) {
+  mimo::Schedule schedule;
+  ReadTable(state, 1, "mimo: names of stages");
+  ForEachElement(state, 1, [&](int) {
+    schedule.modules.push_back(ReadString(state, lua_gettop(state), "mimo: name of a stage"));
+  });
+  ReadTable(state, 2, "mimo: operations");
+  ForEachElement(state, 2, [&](int) {
+    ReadOps(state, lua_gettop(state), schedule.ops);
+    schedule.op_offsets.push_back(static_cast<int64_t>(schedule.ops.size()));
+  });
+  schedule.world_size = static_cast<int64_t>(schedule.op_offsets.size()) - 1;
+  const mimo::Simulation simulation = ValueOrThrow(mimo::Simulate(schedule));
+  PushInteger(state, simulation.ops);
+  PushInteger(state, simulation.transfers);
+  return 2;
+}
 
 // check_schedule(options) -> operations, transfers, collectives
 int CheckSchedule(lua_State* state, const mimo::Topology& topology) {

@@ -12,6 +12,7 @@ void SetDataFunctions(lua_State* state);        // dataset, packer
 void SetGuardFunctions(lua_State* state);       // guard, gathering
 void SetFullyShardFunctions(lua_State* state);  // fully_shard
 void SetRingFunctions(lua_State* state);        // shift, node
+void SetLinkFunctions(lua_State* state);        // link
 void SetFunctional(lua_State* state);           // functional: collectives with gradients
 
 }  // namespace lockstep::lua

@@ -260,6 +260,7 @@ int OpenSharding(lua_State* state) {
   SetGuardFunctions(state);
   SetFullyShardFunctions(state);
   SetRingFunctions(state);
+  SetLinkFunctions(state);
   return 1;
 }
 

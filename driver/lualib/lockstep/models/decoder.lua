@@ -137,6 +137,7 @@ end
 ---@field after (fun(index: integer, x: torch.Tensor): torch.Tensor)? is called after each layer and may change x
 ---@field checkpoint checkpoint.Checkpoint? runs each layer
 ---@field layers table<models.Layer, models.NewTokens>? of generation: functions that take the place of layers
+---@field stage pipeline.Stage? runs its layers alone
 
 --- The layers between the embedding and the head.
 ---@class models.Decoder: nn.Module
@@ -153,8 +154,9 @@ end
 
 --- From embeddings [T, hidden] to what the head takes; also the second results of the layers, in their order.
 function Decoder:forward(x, pass)
-  local seconds = {}
-  for i, layer in ipairs(self.layers) do
+  local seconds, stage = {}, pass.stage or { first = 1, last = #self.layers, is_last = true }
+  for i = stage.first, stage.last do
+    local layer = self.layers[i]
     local aux
     if pass.checkpoint then
       x, aux = pass.checkpoint(function(input) return layer(input, pass) end, x)
@@ -164,7 +166,7 @@ function Decoder:forward(x, pass)
     seconds[#seconds + 1] = aux
     if pass.after then x = pass.after(i, x) end
   end
-  return self.norm(x), seconds
+  return stage.is_last and self.norm(x) or x, seconds
 end
 
 -- The model -----------------------------------------------------------------------------------------------
@@ -189,6 +191,8 @@ end
 ---@field config table<string, any> as config.json has it
 ---@field settings table<string, any> the values of `keys`, and what `read` adds
 ---@field is_unread (fun(self, name: string): boolean)? of architectures whose folders hold tensors that take no part
+---@field stage_input {stage: pipeline.Stage, x: torch.Tensor?, carry: torch.Tensor?}? while a stage of a pipeline runs
+---@field stage_device string? of a stage
 ---@field num_too_long integer? prompts of models.generate whose positions may have passed max_position_embeddings
 ---@field checkpoint checkpoint.Checkpoint? recomputes each layer in backward, and each block of a vision tower. Options
 --- make one: model.checkpoint = { offload = "host" }
@@ -355,7 +359,7 @@ function CausalLM:read_batch(batch)
   check(type(batch) == "table", "a batch must be a table with input_ids, got a %s", type(batch))
   fields.check(batch)
   if not batch.continues then check_ids(self, batch.input_ids) end -- else generation has drawn them
-  local tokens, device = batch.input_ids:size(0), self:decoder().embed_tokens.weight.device
+  local tokens, device = batch.input_ids:size(0), self.stage_device or self:decoder().embed_tokens.weight.device
   local current = chunks.current()
   if current then splits.check_same_parts("sharding.context_parallel", self, current.group) end
   local is_whole = not current or current.table ~= nil
@@ -425,7 +429,8 @@ function CausalLM:inputs(batch)
   end
   local ids, positions, seq_lens = self:read_batch(batch)
   check(positions:dim() == 1, "position_ids must have shape [T], got %s", positions.shape)
-  return self:decoder().embed_tokens(ids), self.rotary:angles(positions, seq_lens), seq_lens
+  local x = self.stage_input and self.stage_input.x or self:decoder().embed_tokens(ids)
+  return x, self.rotary:angles(positions, seq_lens), seq_lens
 end
 
 --- Returns the last hidden states, after the final norm: what the head takes.
@@ -442,10 +447,11 @@ function CausalLM:hidden(batch, attend, layers)
     return nn.attention(q, k, v, { seq_lens = seq_lens, window = attention.window or nil, scale = attention.scale,
       sinks = attention.sinks })
   end
+  local stage = self.stage_input and self.stage_input.stage
   local y, seconds = self.model(x, { cos = cos, sin = sin, attend = attend, after = after,
-    checkpoint = self.checkpoint, layers = layers })
+    checkpoint = self.checkpoint, layers = layers, stage = stage })
   for i, second in ipairs(seconds) do seconds[i] = splits.whole_tokens(self, second) end
-  return splits.whole_tokens(self, y), seconds
+  return stage and not stage.is_last and y or splits.whole_tokens(self, y), seconds
 end
 
 --- Returns the logits. With what = "loss" the results of model:loss(batch), with "hidden" those of model:hidden(batch),

@@ -172,15 +172,20 @@ function Mixture:forward(x)
   return (y * shares:to(x.dtype):unsqueeze(-1)):sum(1), logits
 end
 
---- Returns the balance loss of Switch Transformers (arXiv 2101.03961), as transformers computes it: the sum over
---- experts of the share of tokens times the mean probability, times the number of experts. Shares and means are over
---- the tokens of all layers. The result is per_token where all experts get as many tokens.
+--- Returns what the balance loss of layers is computed from: the number of choices of each expert, the sum of its
+--- probabilities, and the number of tokens. Adds to those of layers before.
 ---@param router_logits torch.Tensor[] [tokens, experts] of each layer
 ---@param per_token integer
----@return torch.Tensor
-function M.balance_loss(router_logits, per_token)
+---@param before torch.Tensor? what M.statistics returned for the layers before
+---@return torch.Tensor|number tokens [experts]
+---@return torch.Tensor|number probabilities [experts]
+---@return torch.Tensor|number rows
+local function count(router_logits, per_token, before)
   local tokens, probabilities, rows = 0, 0, 0
-  local num_experts = router_logits[1]:size(-1)
+  if before then
+    local num_experts = (before:size(0) - 1) / 2
+    tokens, probabilities, rows = unpack(before:split({ num_experts, num_experts, 1 }))
+  end
   for _, logits in ipairs(router_logits) do
     local shares = M.probabilities(logits)
     local _, chosen = shares:topk(per_token, -1)
@@ -188,7 +193,34 @@ function M.balance_loss(router_logits, per_token)
     probabilities = probabilities + shares:sum({ 0 })
     rows = rows + logits:size(0)
   end
-  return (tokens / rows * (probabilities / rows)):sum() * num_experts
+  return tokens, probabilities, rows
+end
+
+--- Returns these numbers as one tensor, for the stage that follows in a pipeline.
+---@param router_logits torch.Tensor[] [tokens, experts] of each layer
+---@param per_token integer
+---@param num_experts integer
+---@param before torch.Tensor? those of the stages before
+---@param like torch.Tensor on the device of the result
+---@return torch.Tensor # [2 * num_experts + 1] float64 if `like` is, else float32
+function M.statistics(router_logits, per_token, num_experts, before, like)
+  local where = { dtype = wide(like), device = like.device }
+  if #router_logits == 0 then return before or torch.zeros({ 2 * num_experts + 1 }, where) end
+  local tokens, probabilities, rows = count(router_logits, per_token, before)
+  if not torch.is_tensor(rows) then rows = torch.full({ 1 }, rows, where) end
+  return torch.cat { tokens:to(where.dtype), probabilities:to(where.dtype), rows }
+end
+
+--- Returns the balance loss of Switch Transformers (arXiv 2101.03961), as transformers computes it: the sum over
+--- experts of the share of tokens times the mean probability, times the number of experts. Shares and means are over
+--- the tokens of all layers. The result is per_token where all experts get as many tokens.
+---@param router_logits torch.Tensor[] [tokens, experts] of each layer
+---@param per_token integer
+---@param before torch.Tensor? what M.statistics returned for the layers before these
+---@return torch.Tensor
+function M.balance_loss(router_logits, per_token, before)
+  local tokens, probabilities, rows = count(router_logits, per_token, before)
+  return (tokens / rows * (probabilities / rows)):sum() * tokens:size(0)
 end
 
 -- On disk -------------------------------------------------------------------------------------------------

@@ -246,7 +246,7 @@ end
 ---@param tensors table<string, torch.Tensor> by name on disk; is changed
 ---@param grid sharding.Grid
 ---@param opts models.HowToLoad
----@return sharding.FullyShard|sharding.DataParallel
+---@return sharding.FullyShard|sharding.DataParallel|sharding.Pipeline
 function M.fill_grid(model, tensors, grid, opts)
   local files = read_files(model, tensors, opts)
   return parallelize.on_meta(model, grid, opts.parallel, function(shards)

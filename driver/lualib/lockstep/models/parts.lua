@@ -67,6 +67,34 @@ local function move(state, holder)
   return moved
 end
 
+--- Returns the tensors of all stages of a pipeline on its first rank, and this rank's own elsewhere. Collective over
+--- the stages.
+---@param state table<string, torch.Tensor> this rank's, by their names in memory
+---@param copies table<string, boolean> names of copies that another stage has
+---@param group dist.Group of the stages
+---@return table<string, torch.Tensor>
+function M.of_stages(state, copies, group)
+  local ranks, listed, options = group:ranks(), {}, { group = group }
+  for _, name in ipairs(group:rank() > 0 and plain.keys(state) or {}) do
+    local tensor = state[name]
+    if not copies[name] then
+      listed[#listed + 1] = { name = name, shape = shape_of(tensor), dtype = tostring(tensor.dtype):match "%w+$" }
+    end
+  end
+  for position, theirs in ipairs(dist.all_gather_object(listed, options)) do
+    for _, tensor in ipairs(theirs) do
+      if group:rank() == position - 1 then
+        dist.send(state[tensor.name]:detach():to(dist.device()):contiguous(), ranks[1], options)
+      elseif group:rank() == 0 then
+        local into = torch.empty(tensor.shape, { dtype = torch[tensor.dtype], device = dist.device() })
+        dist.recv(into, ranks[position], options)
+        state[tensor.name] = into:cpu()
+      end
+    end
+  end
+  return state
+end
+
 --- Returns the tensors to write by their names on disk: those of the model, or on rank 0 those of the parts that all
 --- ranks have. Collective.
 ---@param own models.CausalLM[] this rank's model, or its parts

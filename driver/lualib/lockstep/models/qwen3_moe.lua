@@ -48,9 +48,26 @@ end
 ---@param router_logits torch.Tensor[] [tokens, experts] of each layer with experts
 ---@return torch.Tensor?
 function Qwen3Moe:balance_loss(router_logits)
+  local c, before = self.settings, self.stage_input and self.stage_input.carry
+  if not c.output_router_logits or #router_logits == 0 and not before then return nil end
+  return experts.balance_loss(router_logits, c.num_experts_per_tok, before) * c.router_aux_loss_coef
+end
+
+--- Returns the number of elements of balance_statistics; nil where there is no balance loss.
+---@return integer?
+function Qwen3Moe:balance_size()
   local c = self.settings
-  if not c.output_router_logits or #router_logits == 0 then return nil end
-  return experts.balance_loss(router_logits, c.num_experts_per_tok) * c.router_aux_loss_coef
+  return c.output_router_logits and c.num_experts > 0 and 2 * c.num_experts + 1 or nil
+end
+
+--- Returns what the balance loss of these layers and those before is computed from, for the next stage of a pipeline.
+---@param router_logits torch.Tensor[]
+---@param before torch.Tensor?
+---@param like torch.Tensor the hidden states
+---@return torch.Tensor # [balance_size] float64 if `like` is, else float32
+function Qwen3Moe:balance_statistics(router_logits, before, like)
+  local c = self.settings
+  return experts.statistics(router_logits, c.num_experts_per_tok, c.num_experts, before, like)
 end
 
 --- See CausalLM:layouts.

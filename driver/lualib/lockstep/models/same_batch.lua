@@ -37,6 +37,18 @@ local function text_of(value)
   return ("%s, %s%s, hash %.17g"):format(text, table.concat(first, " "), count > #first and " ..." or "", hash)
 end
 
+--- Returns a text that differs for different batches: the fields, and a hash of each.
+---@param batch table<string, any>
+---@param fields string[]
+---@return string
+function M.text_of(batch, fields)
+  local parts = {}
+  for _, name in ipairs(fields) do
+    if batch[name] ~= nil then parts[#parts + 1] = name .. ": " .. text_of(batch[name]) end
+  end
+  return table.concat(parts, "; ")
+end
+
 local ALL = {}
 
 --- The guard of each group.
@@ -49,13 +61,9 @@ local guards = setmetatable({}, { __mode = "k" })
 ---@param fields string[] that are compared
 function M.check(caller, group, batch, fields)
   if torch.cuda.is_current_stream_capturing() then return end
-  local parts = {}
-  for _, name in ipairs(fields) do
-    if batch[name] ~= nil then parts[#parts + 1] = name .. ": " .. text_of(batch[name]) end
-  end
   local key = group or ALL
   guards[key] = guards[key] or core_sharding.guard { group = group }
-  guards[key]:check(caller .. ", the batch", table.concat(parts, "; "))
+  guards[key]:check(caller .. ", the batch", M.text_of(batch, fields))
 end
 
 return M

@@ -18,10 +18,12 @@ local files = require "lockstep.core.files"
 local folder = require "lockstep.models.folder"
 local model_parts = require "lockstep.models.parts"
 local nn = require "lockstep.nn"
+local pipeline = require "lockstep.sharding.pipeline"
 local plain = require "lockstep.plain"
 local removal = require "lockstep.state.removal"
 local replicas = require "lockstep.state.replicas"
 local splits = require "lockstep.nn.splits"
+local stage_parameters = require "lockstep.sharding.pipeline.parameters"
 
 local M = {}
 
@@ -176,8 +178,9 @@ local function check_target(path, like)
   return #names > 0
 end
 
---- Returns the model itself of what sharding.data_parallel returned.
+--- Returns the model itself of what sharding.data_parallel or sharding.parallelize returned.
 local function unwrap(model)
+  if pipeline.is_one(model) then return model:callable() end
   if type(model) == "table" and type(model.layouts) ~= "function" and nn.is_module(model.module) then
     model = model.module
   end
@@ -186,15 +189,20 @@ local function unwrap(model)
     .. type(model))
 end
 
---- Returns the tensors by their names on disk. A sharded or split model gathers its parameters, a split one for rank 0
---- alone: collective.
+--- Returns the tensors by their names on disk. A sharded or split model gathers its parameters, and one in stages sends
+--- them to rank 0: collective.
 local function disk_state(model)
   local state = model:state_dict()
+  local place = stage_parameters.of_any(model:parameters())
+  local first, copies = place and place.group:ranks()[1] or dist.rank(), {} -- of the pipeline that rank 0 is in
   for name, p in model:named_parameters() do
-    local found = splits.of(p)
+    local found, own = splits.of(p), stage_parameters.of(p)
     local whole = found and splits.whole(p, found)
-    if whole and dist.rank() == 0 then state[name] = whole:cpu() end
+    if whole and first == 0 then state[name] = whole:cpu() end
+    copies[name] = own and own.is_copy
   end
+  if place and first == 0 then state = model_parts.of_stages(state, copies, place.group) end
+  if place and dist.rank() > 0 then return state end
   return model.layouts(setmetatable({ state_dict = function() return state end }, { __index = model }))[1]
 end
 
@@ -245,7 +253,7 @@ end
 
 --- Writes the folder on rank 0. Collective: every rank calls this; all return when the folder is complete, or all get
 --- the error.
----@param given models.CausalLM|sharding.DataParallel|sharding.FullyShard|any[] a model, or parts of one
+---@param given models.CausalLM|sharding.DataParallel|sharding.FullyShard|sharding.Pipeline|any[] a model, or its parts
 ---@param path string
 ---@param o {like: string?, max_shard_bytes: integer}
 function M.save(given, path, o)

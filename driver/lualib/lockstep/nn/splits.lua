@@ -296,13 +296,15 @@ function M.join_tokens(owner, x)
   return join(owner, x, dim, x:size(dim), x:size(dim) * owner.size)
 end
 
---- Does the same for values between the layers of a model.
+--- Does the same for values between the layers of a model. A stage of a pipeline may have no head.
 ---@param model nn.Module
 ---@param x torch.Tensor [..., tokens, hidden]
 ---@return torch.Tensor
 function M.whole_tokens(model, x)
-  local split = splits[model:head_weight()]
-  return split and M.join_tokens(split.owner, x) or x
+  local weight = model:head_weight()
+  local split = weight and splits[weight]
+  local owner = split and split.owner or not weight and owners[model]
+  return owner and M.join_tokens(owner, x) or x
 end
 
 --- Raises unless the ranks have drawn the same number.
@@ -378,12 +380,27 @@ end
 
 -- Layers --------------------------------------------------------------------------------------------------
 
+--- Returns what an adapter adds to a layer's result, from this rank's part of it and all that the layer sees, in the
+--- result's dtype; nil where the layer has none. lockstep.lora.adapters sets it. `owner` is given where x is a part of
+--- the features, of which each rank drops its own.
+---@type (fun(layer: nn.Linear, x: torch.Tensor, result: torch.Tensor, owner: nn.SplitGroup?): torch.Tensor?)?
+M.update_of = nil
+
+--- Adds it.
+local function with_update(layer, x, result, owner)
+  local update = M.update_of and M.update_of(layer, x, result, owner)
+  return update and result + update or result
+end
+
 --- A linear layer's part of the features.
 ---@param owner nn.SplitGroup
 ---@param layer nn.Linear
 ---@param x torch.Tensor
 ---@return torch.Tensor
-function M.column(owner, layer, x) return fused.linear(enter(owner, x), layer.weight, layer.bias) end
+function M.column(owner, layer, x)
+  local entered = enter(owner, x)
+  return with_update(layer, entered, fused.linear(entered, layer.weight, layer.bias))
+end
 
 --- A linear layer whose input is a part of the features.
 ---@param owner nn.SplitGroup
@@ -391,7 +408,7 @@ function M.column(owner, layer, x) return fused.linear(enter(owner, x), layer.we
 ---@param x torch.Tensor
 ---@return torch.Tensor
 function M.row(owner, layer, x)
-  local y = leave(owner, fused.linear(x, layer.weight))
+  local y = leave(owner, with_update(layer, x, fused.linear(x, layer.weight), owner))
   if layer.bias then y = y + layer.bias end
   return y
 end

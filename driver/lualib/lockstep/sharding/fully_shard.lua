@@ -13,6 +13,7 @@ local places = require "lockstep.sharding.places"
 local plain = require "lockstep.plain"
 local reshard = require "lockstep.sharding.reshard"
 local splits = require "lockstep.nn.splits"
+local stage_parameters = require "lockstep.sharding.pipeline.parameters"
 local torch = require "lockstep.torch"
 local units_of = require "lockstep.sharding.units"
 local verification = require "lockstep.sharding.verification"
@@ -304,8 +305,9 @@ end
 function FullyShard:clip_grad_norm(max_norm, opts)
   local o = options.read("clip_grad_norm", opts, { p = 2 })
   local parts = self[PARTS]
-  if not parts.is_split then return parts.core:clip_grad_norm(max_norm, o.p) end
-  local params = {}
+  local params, is_stage = {}, false
+  for _, shard in self:named_parameters() do is_stage = is_stage or stage_parameters.of(shard) ~= nil end
+  if not (parts.is_split or is_stage) then return parts.core:clip_grad_norm(max_norm, o.p) end
   for name, shard in self:named_parameters() do params[#params + 1] = parts.places[name] and shard or nil end
   return clipping.clip("clip_grad_norm", params, max_norm, o.p)
 end

@@ -10,6 +10,7 @@ local grids = require "lockstep.sharding.grid"
 local members_of = require "lockstep.sharding.members"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local pipeline = require "lockstep.sharding.pipeline"
 local plain = require "lockstep.plain"
 local tensor_parallel = require "lockstep.sharding.tensor_parallel"
 
@@ -72,8 +73,7 @@ local function read_options(grid, given)
   return o
 end
 
---- The changes that the axes make to the net, in their order: each sees what the ones before have made. An axis that is
---- not here is an error where a grid has more than one rank on it.
+--- The changes that the axes make to the net, in their order: each sees what the ones before have made. pp comes last.
 --- `has_values` is false for a net without memory, on "meta".
 ---@type {axis: string, apply: fun(net: nn.Module, grid: sharding.Grid, o: table, has_values: boolean)}[]
 local STEPS = {
@@ -89,17 +89,15 @@ local STEPS = {
   end },
 }
 
---- Raises where no step makes an axis of the grid.
+--- Raises for a product of axes that does not run.
 local function check_axes(grid)
-  local is_made = {}
-  for _, step in ipairs(STEPS) do is_made[step.axis] = true end
-  for _, axis in ipairs { "cp", "ep", "pp" } do
-    check(grid[axis] == 1 or is_made[axis], "a grid of %s is not supported: there is nothing yet that makes %s %d; "
-      .. "the combinations that run are in docs/parallelism.md", tostring(grid), axis, grid[axis])
-  end
+  check(grid.pp == 1 or grid.cp == 1 and grid.ep == 1, "a grid of %s is not supported: a stage of a pipeline sees whole "
+    .. "sequences, and holds all experts of its layers; leave out pp, or cp and ep. The combinations that run are in "
+    .. "docs/parallelism.md", tostring(grid))
 end
 
---- Checks the arguments, and applies the steps. Returns the options of fully_shard, or nil and those of data_parallel.
+--- Checks the arguments, and applies the steps. Returns the options, and those of fully_shard, or nil and those of
+--- data_parallel.
 local function prepare(net, grid, opts, has_values)
   check(nn.is_module(net), "expected a module, not a %s", type(net))
   if not grids.is_one(grid) then
@@ -114,13 +112,24 @@ local function prepare(net, grid, opts, has_values)
     if grid[step.axis] > 1 then step.apply(net, grid, o, has_values) end
   end
   local group = grid:group "dp_cp"
-  if grid.ep > 1 then return expert_parallel.shards(net, grid, o.fully_shard) end
-  if o.fully_shard then return plain.copy(o.fully_shard, { group = group, replicas = grid.replicas }) end
-  return nil, plain.copy(o.data_parallel or {}, { group = group })
+  if grid.ep > 1 then return o, expert_parallel.shards(net, grid, o.fully_shard) end
+  -- A stage by itself is the module: its pipeline averages gradients.
+  if o.fully_shard and (grid.pp == 1 or group:size() > 1) then
+    return o, plain.copy(o.fully_shard, { group = group, replicas = grid.replicas })
+  end
+  return o, nil, plain.copy(o.data_parallel or {}, { group = group })
 end
 
---- Puts a model on a grid of ranks: splits its layers over tp, and shares the parts out along dp x cp with
---- sharding.fully_shard, or replicates them. Returns what these return; use it in place of the net from here on.
+--- Divides the net's layers over pp. `wrap` gives each stage its values or shards, and returns the shards if there are
+--- any.
+local function divide(net, grid, o, has_values, wrap)
+  return pipeline.pipeline(net, { group = grid:group "pp", data = grid:group "dp_cp", chunks = o.chunks,
+    order = o.order or (o.chunks > 1 and "interleaved" or "1f1b"), wrap = wrap, has_values = has_values,
+    dtype = o.fully_shard and o.fully_shard.param_dtype or nil })
+end
+
+--- Puts a model on a grid of ranks: splits its layers over tp, and divides them into stages over pp. Shares the parts
+--- out along dp x cp with sharding.fully_shard, or replicates them. Use the result in place of the net from here on.
 ---
 ---     local grid = sharding.grid { tp = 2 }
 ---     local model = sharding.parallelize(net, grid, { sequence = true })
@@ -142,10 +151,15 @@ end
 ---@param net nn.Module
 ---@param grid sharding.Grid
 ---@param opts sharding.ParallelOptions?
----@return sharding.FullyShard|sharding.DataParallel
+---@return sharding.FullyShard|sharding.DataParallel|sharding.Pipeline
 local function parallelize(net, grid, opts)
-  local shards, replicas = prepare(net, grid, opts, true)
-  local model = shards and fully_shard.fully_shard(net, shards) or data_parallel.data_parallel(net, replicas)
+  local o, shards, replicas = prepare(net, grid, opts, true)
+  local model
+  if grid.pp > 1 then
+    model = divide(net, grid, o, true, function() return shards and fully_shard.fully_shard(net, shards) end)
+  else
+    model = shards and fully_shard.fully_shard(net, shards) or data_parallel.data_parallel(net, replicas)
+  end
   grids.note(model, grid)
   return model
 end
@@ -158,10 +172,15 @@ M.parallelize = agreement.counted(parallelize)
 ---@param grid sharding.Grid
 ---@param opts sharding.ParallelOptions?
 ---@param fill fun(shards: sharding.FullyShardOptions?): sharding.FullyShard?
----@return sharding.FullyShard|sharding.DataParallel
+---@return sharding.FullyShard|sharding.DataParallel|sharding.Pipeline
 function M.on_meta(net, grid, opts, fill)
-  local shards, replicas = prepare(net, grid, opts, false)
-  local model = fill(shards) or data_parallel.data_parallel(net, replicas)
+  local o, shards, replicas = prepare(net, grid, opts, false)
+  local model
+  if grid.pp > 1 then
+    model = divide(net, grid, o, false, function() return fill(shards) end)
+  else
+    model = fill(shards) or data_parallel.data_parallel(net, replicas)
+  end
   grids.note(model, grid)
   return model
 end

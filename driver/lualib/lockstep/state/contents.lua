@@ -11,6 +11,7 @@ local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
 local plain = require "lockstep.plain"
 local sharded = require "lockstep.state.sharded"
+local stage_parameters = require "lockstep.sharding.pipeline.parameters"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -85,9 +86,12 @@ end
 ---@field part state.Part? this rank's part, where no rank holds the whole
 ---@field object string the registered name
 ---@field field string? of an optimizer's state
+---@field stage pipeline.Place? of a model whose layers are on several ranks
+---@field holder integer? the rank that writes it, where not every rank has it: see state/stages.lua
 
 --- An entry of a parameter's tensor, or of its part.
 local function entry_of(entry, of)
+  entry.stage = stage_parameters.of(of)
   entry.part = sharded.part(of, entry.tensor)
   if entry.part then entry.tensor = sharded.outline(entry.part) end
   return entry
@@ -113,6 +117,9 @@ local function tensors_of_optimizer(name, optimizer, names)
     for _, p in ipairs(group.params) do
       index = index + 1
       for field, tensor in pairs(states[index]) do
+        if stage_parameters.of(p) and not names[p] then
+          error(('"%s" trains a stage of a model; register the model, too, which names its parameters'):format(name), 0)
+        end
         local full = ("%s.state.%s.%s"):format(name, names[p] or index - 1, field)
         found[#found + 1] = entry_of({ name = full, tensor = tensor, is_model = false, index = index, field = field,
           object = name }, p)
@@ -125,7 +132,8 @@ end
 local function groups_of(optimizer)
   local groups = {}
   for i, group in ipairs(optimizer.groups) do
-    groups[i] = { num_params = #group.params }
+    -- Each stage of a pipeline has other parameters. Their tensors are compared by name.
+    groups[i] = { num_params = not stage_parameters.of_any(group.params) and #group.params or nil }
     for key, value in pairs(group) do
       if key ~= "params" then groups[i][key] = value end
     end
@@ -395,13 +403,17 @@ local function groups_mismatch(name, optimizer, groups)
     for i, group in ipairs(list) do parts[i] = tostring(count(group)) end
     return #parts .. " groups of " .. table.concat(parts, ", ") .. " parameters"
   end
-  local own = sizes(groups_of(optimizer), function(g) return g.num_params end)
-  local theirs = sizes(groups, function(g) return g.num_params end)
+  local has_stages = false
+  for i, group in ipairs(groups_of(optimizer)) do
+    has_stages = has_stages or not group.num_params or groups[i] and not groups[i].num_params
+  end
+  local function size_of(group) return has_stages and "any" or group.num_params end
+  local own, theirs = sizes(groups_of(optimizer), size_of), sizes(groups, size_of)
   if own ~= theirs then return ('"%s" has %s in it, and %s in the script now'):format(name, theirs, own) end
   for i, group in ipairs(groups_of(optimizer)) do
     for _, pair in ipairs { { group, groups[i] }, { groups[i], group } } do
       for key, value in pairs(pair[1]) do
-        if type(pair[2][key]) ~= type(value) then
+        if type(pair[2][key]) ~= type(value) and key ~= "num_params" then
           return ('the groups of "%s" do not have the same options in it and in the script now: %s'):format(name,
             tostring(key))
         end

@@ -5,6 +5,7 @@ local agreement = require "lockstep.state.agreement"
 local contents = require "lockstep.state.contents"
 local files = require "lockstep.core.files"
 local plain = require "lockstep.plain"
+local stage_parameters = require "lockstep.sharding.pipeline.parameters"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -29,8 +30,8 @@ local function options_of(objects)
       for i, group in ipairs(object.groups) do
         for key, value in pairs(group) do
           local is_list = key == "params"
-          found[("%s.groups[%d].%s%s"):format(name, i, is_list and "#" or "", key)] =
-            text_of(is_list and #value or value)
+          local count = is_list and (stage_parameters.of_any(value) and "those of a stage" or #value) or nil
+          found[("%s.groups[%d].%s%s"):format(name, i, is_list and "#" or "", key)] = text_of(count or value)
         end
       end
     end

@@ -95,12 +95,16 @@ end
 --- Raises where the state is not of these objects.
 local function check_fit(collected, state, values, own)
   local problem = contents.mismatch(collected, state.tensors)
-  local present = {}
-  for _, one in ipairs(collected.tensors) do present[one.name] = true end
+  local present, has_stages = {}, {}
+  for _, one in ipairs(collected.tensors) do
+    present[one.name] = true
+    has_stages[one.object or ""] = has_stages[one.object or ""] or one.stage ~= nil
+  end
   for _, name in ipairs(problem == "" and plain.keys(state.owners) or {}) do
     local owner = own[state.owners[name]]
     local is_value = name:find("^lockstep%.values%.") or name:find("^lockstep%.rank%-")
-    if owner and not is_value and not present[name] and contents.kind_of(name, owner) == "module" then
+    local may_lack = present[name] or has_stages[state.owners[name]] -- other ranks have the other stages
+    if owner and not is_value and not may_lack and contents.kind_of(name, owner) == "module" then
       problem = ('it has a tensor "%s", which the script does not have now'):format(name)
       break
     end

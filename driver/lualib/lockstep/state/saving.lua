@@ -11,6 +11,7 @@ local plain = require "lockstep.plain"
 local replicas = require "lockstep.state.replicas"
 local settings = require "lockstep.state.settings"
 local sharded = require "lockstep.state.sharded"
+local stages = require "lockstep.state.stages"
 
 local M = {}
 
@@ -18,18 +19,21 @@ local INDEX = "model.safetensors.index.json"
 
 local function bytes_of(tensor) return tensor:numel() * tensor:element_size() end
 
---- Assigns tensors to ranks: the largest first, each to the rank with the least so far.
+--- Assigns tensors to ranks: the largest first, each to the rank with the least so far. A tensor that some ranks lack
+--- goes to the first rank that has it.
 local function share_out(tensors, world)
   local by_size, load, writer = {}, {}, {}
-  for i, one in ipairs(tensors) do by_size[i] = { name = one.name, bytes = bytes_of(one.tensor) } end
+  for i, one in ipairs(tensors) do
+    by_size[i] = { name = one.name, bytes = bytes_of(one.tensor), holder = one.holder }
+  end
   table.sort(by_size, function(a, b)
     if a.bytes ~= b.bytes then return a.bytes > b.bytes end
     return a.name < b.name
   end)
   for rank = 1, world do load[rank] = 0 end
   for _, one in ipairs(by_size) do
-    local least = 1
-    for rank = 2, world do
+    local least = one.holder and one.holder + 1 or 1
+    for rank = 2, one.holder and 0 or world do
       if load[rank] < load[least] then least = rank end
     end
     load[least], writer[one.name] = load[least] + one.bytes, least - 1
@@ -75,7 +79,7 @@ end
 local function check_equal_tensors(tensors)
   local once, values = {}, {}
   for _, one in ipairs(tensors) do
-    if not one.part then once[#once + 1], values[#values + 1] = one, one.tensor end
+    if not one.part and not one.holder then once[#once + 1], values[#values + 1] = one, one.tensor end
   end
   local index, rank = replicas.difference(values)
   plain.check(not index, 'run:save: "%s" holds other values on rank %d than on rank 0, and is written once; '
@@ -213,6 +217,7 @@ function M.begin(objects, step, opts)
   local root, is_first = opts.root, dist.rank() == 0
   check_same_step(step)
   local collected = agreement.together("run:save", contents.collect, objects)
+  collected.tensors = stages.complete(collected.tensors)
   check_same_tensors(collected.tensors)
   check_equal_tensors(collected.tensors)
   for _, values in ipairs { contents.bucket_values(objects), contents.random_values(),

@@ -10,6 +10,7 @@ local grids = require "lockstep.sharding.grid"
 local nn = require "lockstep.nn"
 local nonfinite = require "lockstep.run.nonfinite"
 local options = require "lockstep.options"
+local pipeline = require "lockstep.sharding.pipeline"
 local terminal = require "lockstep.log.terminal"
 local torch = require "lockstep.torch"
 
@@ -24,7 +25,7 @@ local function describe(value)
 end
 
 local function check_arguments(model, micro_batches, count, fn)
-  if not (data_parallel.is_one(model) or fully_shard.is_one(model)) then
+  if not (data_parallel.is_one(model) or fully_shard.is_one(model) or pipeline.is_one(model)) then
     fail("expected what sharding.data_parallel or sharding.fully_shard returned, not %s", nn.is_module(model)
       and "the module itself; write local model = sharding.data_parallel(net), on one rank too, and call model, not net"
       or describe(model))
@@ -186,6 +187,46 @@ local function as_double(value, index, device)
   return value:detach():double():reshape {}
 end
 
+local function check_loss(loss)
+  if torch.is_tensor(loss) and loss:numel() == 1 then return end
+  fail("the function must return the sum of a micro-batch's losses, a tensor of one element, not %s", describe(loss))
+end
+
+local function new_counts() return setmetatable({ micro_batches = 0, given = 0, sum = 0 }, Counts) end
+
+--- The same for a model whose layers are stages on several ranks: see pipeline.lua. Losses are on the last stage.
+local function over_stages(model, micro_batches, count, fn, o)
+  check(o.on_nan == "error", 'on_nan = "skip" is not for a model with pp: its last stage knows the loss after other '
+    .. "stages have gone on; leave on_nan out")
+  compare(#micro_batches, count, o)
+  local totals, losses, counts, num_sums, device = {}, {}, new_counts(), 1, dist.device()
+  local function take(i, is_last, loss, own_count, ...)
+    num_sums = 1 + select("#", ...)
+    check_loss(loss)
+    if not is_last then return end
+    check(loss.requires_grad, "the loss of micro-batch %d does not require a gradient: it is detached, or the function "
+      .. "ran without gradients (torch.no_grad)", i)
+    losses[#losses + 1], device = loss:detach(), loss.device
+    if model.is_counted then counts:add(own_count) end
+    for k, sum in ipairs { loss, ... } do
+      sum = as_double(sum, k == 1 and 1 or k + 1, loss.device)
+      totals[k] = totals[k] and totals[k] + sum or sum
+    end
+  end
+  local ok, message = pcall(function()
+    model:learn(micro_batches, count, fn, take)
+    counts:compare(count, nil, totals[1] and first_nonfinite(losses, totals[1]:item()) or 0)
+  end)
+  if not ok then
+    model:zero_grad()
+    error(message, 0)
+  end
+  for k = 1, num_sums do
+    totals[k] = model.is_counted and totals[k] or torch.zeros({}, { dtype = torch.float64, device = device })
+  end
+  return unpack(torch.unbind(dist.all_reduce(torch.stack(totals), "sum") / count))
+end
+
 ---@class sharding.AccumulateOptions
 ---@field sync "last"|"each"? "last" unless given
 ---@field on_nan "error"|"skip"? "error" unless given
@@ -207,7 +248,10 @@ end
 ---
 --- sync = "last" averages gradients over ranks in the backward of the last micro-batch. With sharding.fully_shard this
 --- takes the memory of the whole model's gradients on each rank. "each" averages in every backward instead: more
---- communication, less memory.
+--- communication, less memory. A model with pp always averages once, at the end.
+---
+--- With pp (sharding.parallelize) fn runs on the rank of every stage. On stages before the last one, model(micro_batch,
+--- "loss") returns 0 and 0, and fn's results are not used.
 ---
 --- A loss that is NaN or infinite is an error on every rank, which names the rank and the micro-batch. With on_nan =
 --- "skip", all ranks leave out their micro-batches of that index: their backward does not run. The means and the
@@ -221,7 +265,7 @@ end
 ---
 --- Collective: every rank of the model's group calls this with equally many micro-batches and the same count, else
 --- every rank gets an error before any of them is learnt from.
----@param model sharding.DataParallel|sharding.FullyShard
+---@param model sharding.DataParallel|sharding.FullyShard|sharding.Pipeline
 ---@param micro_batches any[] of this rank
 ---@param count number over all ranks
 ---@param fn fun(micro_batch: any): torch.Tensor, number?, ... the sum of losses, a tensor of one element; their count;
@@ -234,21 +278,19 @@ local function accumulate(model, micro_batches, count, fn, opts)
   check_arguments(model, micro_batches, count, fn)
   check(o.sync == "last" or o.sync == "each", 'sync must be "last" or "each", not "%s"', o.sync)
   check(o.on_nan == "error" or o.on_nan == "skip", 'on_nan must be "error" or "skip", not "%s"', o.on_nan)
+  if pipeline.is_one(model) then return over_stages(model, micro_batches, count, fn, o) end
   local group = data_parallel.group_of(model) or fully_shard.group_of(model)
   local grid = grids.of(model)
   compare(#micro_batches, count, o, not grid and group or nil) -- ranks of a grid communicate in each micro-batch
   -- The wrappers average gradients over ranks. The gradient of the mean is the number of ranks times that.
   local scale = (group and group:size() or dist.world_size()) / count
-  local totals, losses, counts = {}, {}, setmetatable({ micro_batches = 0, given = 0, sum = 0 }, Counts)
+  local totals, losses, counts = {}, {}, new_counts()
   local skipped = o.on_nan == "skip" and setmetatable({ steps = 0, tokens = 0, lines = {} }, Skipped)
   local before = skipped and gradients_of(model)
   local last_learnt, read_sum
 
   local function add(i, loss, own_count, ...)
-    if not torch.is_tensor(loss) or loss:numel() ~= 1 then
-      fail("the function must return the sum of a micro-batch's losses, a tensor of one element, not %s",
-        describe(loss))
-    end
+    check_loss(loss)
     counts:add(own_count)
     if skipped then
       check(own_count ~= nil, 'on_nan = "skip" needs the count of each micro-batch, the second result of the function')

@@ -10,6 +10,7 @@ local grids = require "lockstep.sharding.grid"
 local means = require "lockstep.sharding.loops.means"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local pipeline = require "lockstep.sharding.pipeline"
 local plain = require "lockstep.plain"
 local sending = require "lockstep.sharding.sending"
 local splits = require "lockstep.nn.splits"
@@ -24,7 +25,7 @@ local NONE = {}
 
 --- Returns whether the ranks communicate inside a forward pass of the model.
 local function is_sharded(model, modes)
-  if fully_shard.is_one(model) or splits.has_parts(model:parameters()) then return true end
+  if fully_shard.is_one(model) or pipeline.is_one(model) or splits.has_parts(model:parameters()) then return true end
   for _, mode in ipairs(modes) do
     if fully_shard.is_sharded(mode[1]) then return true end
   end
@@ -142,7 +143,7 @@ end
 ---
 --- Collective: every rank of `group` calls this.
 ---@generic T
----@param model nn.Module|sharding.DataParallel|sharding.FullyShard
+---@param model nn.Module|sharding.DataParallel|sharding.FullyShard|sharding.Pipeline
 ---@param batches fun(): T? returns the next batch of this rank, or nil when there is none
 ---@param fn fun(batch: T): number|torch.Tensor, number|torch.Tensor
 ---@param opts {filler: (fun(last: T?): T)?, group: dist.Group?}?
@@ -150,7 +151,8 @@ end
 ---@return integer # batches of all ranks that were left out, the same on every rank
 local function evaluate(model, batches, fn, opts)
   local o = options.read(NAME, opts, { filler = options.optional, group = options.optional })
-  plain.check(nn.is_module(model) or data_parallel.is_one(model) or fully_shard.is_one(model),
+  local is_pipeline = pipeline.is_one(model)
+  plain.check(nn.is_module(model) or data_parallel.is_one(model) or fully_shard.is_one(model) or is_pipeline,
     "sharding.evaluate: the model must be a module, or what sharding.data_parallel or sharding.fully_shard returned, "
       .. "not %s", torch.is_tensor(model) and "a tensor" or "a " .. type(model))
   plain.check(plain.is_callable(batches),
@@ -158,13 +160,14 @@ local function evaluate(model, batches, fn, opts)
   plain.check(type(fn) == "function",
     "sharding.evaluate: expected a function that returns a batch's sum and count, not a %s", type(fn))
   local grid = grids.of(model)
-  if grid and not o.group then o.group = grid:group "dp_cp" end
+  if grid and not o.group and not is_pipeline then o.group = grid:group "dp_cp" end
   local modes = {} -- parents first: train() also reaches the modules inside
   for _, module in model:named_modules() do modes[#modes + 1] = { module, module.training } end
   local sum, count, finite = new_total "sum", new_total "count", {}
   local function take(batch, real)
     if batch == NONE then return end
-    local batch_sum, batch_count = fn(batch)
+    local batch_sum, batch_count
+    if is_pipeline then batch_sum, batch_count = model:measure(batch, fn) else batch_sum, batch_count = fn(batch) end
     batch_sum, batch_count = sum:read(batch_sum), count:read(batch_count)
     if batch_count:numel() ~= 1 and not pcall(batch_count.expand_as, batch_count, batch_sum) then
       core.raise(("%s: the count of this batch has shape %s, and its sum %s; give one count, or one for each element "

@@ -1,0 +1,63 @@
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "driver/lua/bind/sharding/distributed.h"
+#include "driver/lua/bind/sharding/functions.h"
+#include "driver/lua/tensor/tensor.h"
+#include "driver/lua/vm/object.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/vm.h"
+#include "driver/ranks/activity.h"
+#include "sharding/point_to_point/link.h"
+
+namespace lockstep::lua {
+
+using LinkPointer = std::unique_ptr<sharding::Link>;
+using BatchPointer = std::unique_ptr<sharding::MessageBatch>;
+template <>
+inline constexpr const char* kObjectName<LinkPointer> = "link";
+template <>
+inline constexpr const char* kObjectName<BatchPointer> = "batch of messages";
+
+namespace {
+
+// link(group): a group of two ranks.
+int NewLink(lua_State* state) {
+  const Group& group = ReadObject<Group>(state, 1, "sharding: group");
+  const int own = group.process_group->getRank();
+  if (group.ranks.size() != 2 || own < 0) {
+    throw Error(absl::StrCat("sharding: a link needs a group of two ranks, this one and another, ",
+                             "not one of ", group.ranks.size()));
+  }
+  const int other = 1 - own;
+  PushObject(state, std::make_unique<sharding::Link>(group.process_group, other,
+                                                     group.ranks[static_cast<size_t>(other)]));
+  return 1;
+}
+
+// link:start(sends, receives, subject) -> a batch
+int Start(lua_State* state) {
+  sharding::Link& link = *ReadObject<LinkPointer>(state, 1, "sharding: link");
+  const driver::CollectiveSubject subject(ReadString(state, 4, "sharding: subject"));
+  PushObject(state, link.Start(ReadTensors(state, 2, "sharding: tensors to send"),
+                               ReadTensors(state, 3, "sharding: tensors to receive")));
+  return 1;
+}
+
+// batch:wait()
+int Wait(lua_State* state) {
+  ReadObject<BatchPointer>(state, 1, "sharding: batch of messages")->Wait();
+  return 0;
+}
+
+}  // namespace
+
+void SetLinkFunctions(lua_State* state) {
+  RegisterObject<LinkPointer>(state, {{"start", Start}});
+  RegisterObject<BatchPointer>(state, {{"wait", Wait}});
+  SetFunctions(state, {{"link", NewLink}});
+}
+
+}  // namespace lockstep::lua
