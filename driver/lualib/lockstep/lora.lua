@@ -41,13 +41,19 @@ local function check_plain(caller, model, advice)
     core.raise(caller .. ": the module is sharded; give what sharding.fully_shard returned")
   end
   if not nn.is_module(model) then core.raise(caller .. ": expected the module itself; " .. advice) end
-  splits.refuse_module(caller, model, "adapters of split layers are not supported")
+end
+
+--- Raises where layers are split: they are split together with the adapters that they have.
+local function check_whole(caller, model)
+  splits.refuse_module(caller, fully_shard.is_one(model) and fully_shard.net_of(model) or model,
+    "call this before sharding.tensor_parallel or sharding.parallelize, which split adapters too")
 end
 
 --- Raises also for the module inside of data_parallel, which knows the parameters that the module had before.
 local function check_unused(caller, model)
   local advice = "call this before sharding.data_parallel(model)"
   check_plain(caller, model, advice)
+  check_whole(caller, model)
   if not fully_shard.is_one(model) and data_parallel.has_replicas(model) then
     core.raise(caller .. ": the module has replicas, which would not learn of the adapters; " .. advice)
   end
@@ -116,7 +122,13 @@ local function net_of(model) return fully_shard.is_one(model) and fully_shard.ne
 --- Returns a function that gives the whole value of a parameter, and one that gives a parameter a whole value.
 local function access(model)
   if not fully_shard.is_one(model) then
-    return function(p) return p end, function(p, value) p:copy_(value) end
+    return function(p)
+      local split = splits.of(p)
+      return split and splits.whole(p, split) or p
+    end, function(p, value)
+      local split = splits.of(p)
+      p:copy_(split and splits.own(value, split) or value)
+    end
   end
   local names, whole_of = {}, fully_shard.whole_of(model)
   for name, p in net_of(model):named_parameters() do names[p] = name end
@@ -249,6 +261,7 @@ end
 ---@return integer count linear layers and parameters that have an adapter now
 function M.load(model, dir)
   check_model("lora.load", model)
+  check_whole("lora.load", data_parallel.is_one(model) and model.module or model)
   local folder, chosen = loading.read(models_folder.find(dir, "lora.load")), chosen_of(net_of(model))
   if count_of(chosen) > 0 then
     loading.check_same(folder, chosen)

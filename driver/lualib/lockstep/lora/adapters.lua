@@ -8,6 +8,7 @@ local core = require "lockstep.core"
 local experts = require "lockstep.lora.experts"
 local nn = require "lockstep.nn"
 local plain = require "lockstep.plain"
+local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -281,6 +282,19 @@ local function forward_of(class)
     end
     return (result + (factor - 1) * base + factor * update):to(dtype)
   end
+end
+
+--- The update of a layer that sharding.tensor_parallel has split: of this rank's outputs, or its share of a sum.
+splits.update_of = function(layer, x, result, owner)
+  local adapter = adapters[layer]
+  if not adapter or adapter.is_disabled then return nil end
+  local a = layer.lora_A.weight
+  x = x:to(a.dtype)
+  if adapter.dropout > 0 and layer.training then
+    local function drop() return torch.dropout(x, adapter.dropout, true) end
+    x = owner and splits.with_own_random(owner, drop) or drop()
+  end
+  return (nn.linear(nn.linear(x, a), layer.lora_B.weight) * adapter.scale):to(result.dtype)
 end
 
 --- Classes with an adapter, by the class without.

@@ -6,6 +6,7 @@ local core_files = require "lockstep.core.files"
 local data = require "lockstep.data"
 local experts = require "lockstep.lora.experts"
 local plain = require "lockstep.plain"
+local splits = require "lockstep.nn.splits"
 
 local M = {}
 
@@ -266,6 +267,10 @@ end
 ---@return table<string, torch.Tensor>
 function M.tensors_of(model)
   local state, tensors = model:state_dict(), {}
+  for name, p in model:named_parameters() do
+    local split = splits.of(p)
+    if split then state[name] = splits.whole(p, split) end
+  end
   for _, one in ipairs(adapters.adapted(model)) do
     for _, part in ipairs { "lora_A.weight", "lora_B.weight", "lora_magnitude_vector" } do
       tensors[PREFIX .. one.name .. "." .. part] = state[one.name .. "." .. part]

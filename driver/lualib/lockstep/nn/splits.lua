@@ -376,12 +376,27 @@ end
 
 -- Layers --------------------------------------------------------------------------------------------------
 
+--- Returns what an adapter adds to a layer's result, from this rank's part of it and all that the layer sees, in the
+--- result's dtype; nil where the layer has none. lockstep.lora.adapters sets it. `owner` is given where x is a part of
+--- the features, of which each rank drops its own.
+---@type (fun(layer: nn.Linear, x: torch.Tensor, result: torch.Tensor, owner: nn.SplitGroup?): torch.Tensor?)?
+M.update_of = nil
+
+--- Adds it.
+local function with_update(layer, x, result, owner)
+  local update = M.update_of and M.update_of(layer, x, result, owner)
+  return update and result + update or result
+end
+
 --- A linear layer's part of the features.
 ---@param owner nn.SplitGroup
 ---@param layer nn.Linear
 ---@param x torch.Tensor
 ---@return torch.Tensor
-function M.column(owner, layer, x) return fused.linear(enter(owner, x), layer.weight, layer.bias) end
+function M.column(owner, layer, x)
+  local entered = enter(owner, x)
+  return with_update(layer, entered, fused.linear(entered, layer.weight, layer.bias))
+end
 
 --- A linear layer whose input is a part of the features.
 ---@param owner nn.SplitGroup
@@ -389,7 +404,7 @@ function M.column(owner, layer, x) return fused.linear(enter(owner, x), layer.we
 ---@param x torch.Tensor
 ---@return torch.Tensor
 function M.row(owner, layer, x)
-  local y = leave(owner, fused.linear(x, layer.weight))
+  local y = leave(owner, with_update(layer, x, fused.linear(x, layer.weight), owner))
   if layer.bias then y = y + layer.bias end
   return y
 end

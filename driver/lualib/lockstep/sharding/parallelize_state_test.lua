@@ -25,7 +25,7 @@ local function make(form, seed, one)
   return model, fixture.new_optimizer(model:parameters()), grid
 end
 
-for _, form in ipairs { "qwen3_tied", "qwen3_few_kv", "qwen3_vl" } do
+for f, form in ipairs { "qwen3_few_kv", "qwen3_vl" } do
   t.test("AStateGoesOnInEveryOtherGrid_" .. form, function()
     local _, _, plain = fixture.train_alone(form, 5, 4, 3)
     torch.manual_seed(#form)
@@ -36,7 +36,8 @@ for _, form in ipairs { "qwen3_tied", "qwen3_few_kv", "qwen3_vl" } do
     run:save { step = 1 }
     local saved = fixture.whole(model)
 
-    for i, one in ipairs(GRIDS) do
+    for i = f, #GRIDS, 2 do
+      local one = GRIDS[i]
       local again, its_optimizer, its_grid = make(form, 6, one)
       run:state { model = again, optimizer = its_optimizer }
       t.equal(run:resume(), 1)
@@ -74,20 +75,21 @@ for i, one in ipairs(GRIDS) do
   end)
 end
 
-for _, form in ipairs { "qwen3_tied", "qwen3_few_kv", "qwen3_moe", "qwen3_vl" } do
+for f, form in ipairs { "qwen3_tied", "qwen3_few_kv", "qwen3_moe", "qwen3_vl" } do
   t.test("EachRankReadsItsPartsOfAFolder_" .. form, function()
     local plain = fixture.build(form, 11)
     local path = dist.all_gather_object(run.dir .. "/folder_" .. form)[1]
     models.save(plain, path)
-    for i, one in ipairs(GRIDS) do
+    for i = f % 2 + 1, #GRIDS, 2 do
+      local one = GRIDS[i]
       local grid = sharding.grid(one.sizes)
       local opts = { dtype = torch.float64, grid = grid, parallel = one.opts }
       local model = models.load(path, opts)
       t.equal(fixture.whole(model), plain:state_dict(), "grid " .. i)
       local built, optimizer = make(form, 11, one)
-      local losses, norms = fixture.train(built, optimizer, grid, { form = form, seed = 11, steps = 2 })
+      local losses, norms = fixture.train(built, optimizer, grid, { form = form, seed = 11, steps = 1 })
       local own_losses, own_norms = fixture.train(model, fixture.new_optimizer(model:parameters()), grid,
-        { form = form, seed = 11, steps = 2 })
+        { form = form, seed = 11, steps = 1 })
       fixture.same(own_losses, losses, "loss")
       fixture.same(own_norms, norms, "norm")
     end

@@ -2,8 +2,10 @@
 
 local dist = require "lockstep.distributed"
 local fixture = require "lockstep.sharding.parallelize_fixture"
+local lora = require "lockstep.lora"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
+local run = require "lockstep.run"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -19,17 +21,21 @@ end
 torch.manual_seed(WORLD)
 local function draw(choices) return choices[torch.randint(#choices, {}):item() + 1] end
 
-for _, form in ipairs { "qwen3", "qwen3_tied", "qwen3_few_kv", "qwen3_moe", "qwen3_vl" } do
-  for _, tp in ipairs(SIZES) do
-    for _, kind in ipairs { "sharded", "replicas" } do
-      for _, sequence in ipairs(kind == "sharded" and { false, true } or { draw { false, true } }) do
-        local seed, sync, clip = torch.randint(100, {}):item(), draw { "last", "each" }, draw { "model", "optim" }
-        if kind == "replicas" then clip = "optim" end
-        t.test(("AGridLearnsAsOneRank_%s_tp%d_%s_%s"):format(form, tp, kind, tostring(sequence)), function()
-          fixture.check({ tp = tp }, { fully_shard = kind == "sharded" and {}, sequence = sequence },
-            { form = form, seed = seed, sync = sync, clip = clip })
-        end)
-      end
+--- Both kinds, and whether their tokens are split. `index` decides, so that two sizes of tp have all four together.
+local function kinds_of(index)
+  return { { "sharded", index % 2 == 0 }, { "replicas", index % 2 == 1 } }
+end
+
+for f, form in ipairs { "qwen3", "qwen3_tied", "qwen3_few_kv", "qwen3_moe", "qwen3_vl" } do
+  for i, tp in ipairs(SIZES) do
+    for _, one in ipairs(kinds_of(f + i + WORLD / 2)) do
+      local kind, sequence = one[1], one[2]
+      local seed, sync, clip = torch.randint(100, {}):item(), draw { "last", "each" }, draw { "model", "optim" }
+      if kind == "replicas" then clip = "optim" end
+      t.test(("AGridLearnsAsOneRank_%s_tp%d_%s_%s"):format(form, tp, kind, tostring(sequence)), function()
+        fixture.check({ tp = tp }, { fully_shard = kind == "sharded" and {}, sequence = sequence },
+          { form = form, seed = seed, sync = sync, clip = clip })
+      end)
     end
   end
 end
@@ -37,6 +43,43 @@ end
 t.test("CopiesOfAShardedGridLearnAsOneRank", function()
   if WORLD % 4 ~= 0 then return end
   fixture.check({ tp = 2, replicas = 2 }, { fully_shard = { deterministic = true } }, { form = "qwen3", seed = 3 })
+end)
+
+for i, tp in ipairs(SIZES) do
+  for _, one in ipairs(kinds_of(i + WORLD / 2)) do
+    local kind, sequence = one[1], one[2]
+    local form = draw { "qwen3", "qwen3_few_kv", "qwen3_moe" }
+    t.test(("AdaptersLearnAsOnOneRank_%s_tp%d_%s_%s"):format(form, tp, kind, tostring(sequence)), function()
+      local model, plain = fixture.check({ tp = tp }, { fully_shard = kind == "sharded" and {}, sequence = sequence },
+        { form = form, seed = tp, lora = { r = 3, targets = "all-linear" } })
+      local path = dist.all_gather_object(("%s/%s_%s_%d"):format(run.dir, form, kind, tp))[1]
+      lora.save(model, path)
+      local again = fixture.build(form, tp)
+      lora.load(again, path)
+      fixture.same(again:state_dict(), plain:state_dict(), "saved")
+
+      lora.merge(kind == "sharded" and model or model.module)
+      lora.merge(plain)
+      fixture.same(fixture.whole(model), plain:state_dict(), "merged")
+    end)
+  end
+end
+
+t.test("ANormSummedOverAllRanksByHandCountsWholeWeightsSeveralTimes", function()
+  if WORLD == 1 then return end
+  local plain = fixture.build("qwen3", 2)
+  local model = sharding.parallelize(fixture.build("qwen3", 2), sharding.grid { tp = 2 }, { fully_shard = false })
+  local batch = fixture.batches("qwen3", 2, 1, 1, 1)[1][1]
+  plain:loss(batch):backward()
+  model(batch, "loss"):backward()
+  local squares = 0
+  for _, p in ipairs(model:parameters()) do squares = squares + p.grad:square():sum() end
+  local expected = optim.clip_grad_norm(plain:parameters(), 1e9):item()
+
+  local by_hand = dist.all_reduce(squares, "sum"):sqrt():item()
+
+  t.truthy(by_hand > 1.001 * expected, ("%.17g by hand, %.17g in truth"):format(by_hand, expected))
+  t.truthy(math.abs(optim.clip_grad_norm(model:parameters(), 1e9):item() / expected - 1) < 1e-10)
 end)
 
 t.test("MuonMakesWholeMatricesOrthogonal", function()

@@ -1,5 +1,5 @@
---- Whole tensors of a model of sharding.fully_shard, and where each rank's part belongs. If sharding.tensor_parallel has
---- split a layer before, fully_shard shares out a part of it. The whole tensors here are those of the model.
+--- Whole tensors of a model of sharding.fully_shard, and where each rank's part belongs. If sharding.tensor_parallel
+--- has split a layer before, fully_shard shares out a part of it. The whole tensors here are those of the model.
 
 local splits = require "lockstep.nn.splits"
 local spread = require "lockstep.nn.spread"

@@ -1,5 +1,6 @@
 --- sharding.tensor_parallel: layers whose weights are split over ranks.
 
+local adapters = require "lockstep.lora.adapters"
 local core = require "lockstep.core"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local dist = require "lockstep.distributed"
@@ -69,11 +70,21 @@ local function wrap(one, owner)
   end
 end
 
+--- Splits the factor of an adapter B A that has the layer's split dimension. The other one is whole, and each rank's
+--- gradient of it covers a part.
+local function split_adapter(module, dim, one, owner)
+  local parted, whole = module.lora_B.weight, module.lora_A.weight
+  if dim == 1 then parted, whole = whole, parted end
+  cut(parted, dim, one, owner)
+  splits.sum_parameter(owner, whole)
+end
+
 --- `joins`: a head puts the tokens together itself, because the model does not.
 local function split_layer(one, owner, joins)
   local module, dim = one.module, one.kind == "row" and 1 or 0
   cut(module.weight, dim, one, owner)
   if dim == 0 and module.bias then cut(module.bias, 0, one, owner) end
+  if adapters.of(module) then split_adapter(module, dim, one, owner) end
   if one.kind == "column" then
     module.forward = function(layer, x) return splits.column(owner, layer, x) end
   elseif one.kind == "row" then

@@ -391,7 +391,10 @@ t.test("MistakesAreNamed", function()
   local advice = "a weight is split over 2 ranks by sharding.tensor_parallel"
   t.raises("sharding.fully_shard: the group has ranks that hold different parts of the model's weights",
     sharding.fully_shard, model)
-  t.raises(advice, lora.apply, model, { r = 2 })
+  t.raises(advice .. "; call this before sharding.tensor_parallel", lora.apply, model, { r = 2 })
+  local with_dora = load "qwen3"
+  lora.apply(with_dora, { r = 2, dora = true })
+  t.raises('q_proj" has an adapter with DoRA', split, with_dora, { group = group })
   t.raises(advice, optim.Adafactor, { model.model.layers[1].mlp.up_proj.weight })
   local x = torch.ones({ 2, 20 })
   t.raises(advice, loss_functions.z_loss, { hidden = x, weight = model:head_weight() })

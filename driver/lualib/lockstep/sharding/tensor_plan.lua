@@ -1,5 +1,6 @@
 --- The plan of sharding.tensor_parallel: which module is split, how, and what the other modules see.
 
+local adapters = require "lockstep.lora.adapters"
 local core = require "lockstep.core"
 local nn = require "lockstep.nn"
 local splits = require "lockstep.nn.splits"
@@ -114,6 +115,11 @@ end
 ---@param has_own_plan boolean whether a model with a plan of its own contains the module
 function M.check_module(one, size, owners, has_own_plan)
   local module, class = one.module, getmetatable(one.module)
+  local adapter = not torch.is_tensor(module) and adapters.of(module) or nil
+  if adapter and SPLITS_WEIGHTS[one.kind] then
+    check(not adapter.dora, '"%s" has an adapter with DoRA, whose lengths of whole rows cannot be split', one.name)
+    class = adapter.class
+  end
   if not SPLITS_WEIGHTS[one.kind] then
     if torch.is_tensor(module) then
       check(one.kind ~= "split" and one.kind ~= "join", '"%s" is no module, which "%s" is about', one.name, one.kind)
@@ -247,6 +253,12 @@ function M.find_partial(model, found, sequence)
   for _, p in ipairs(model:parameters()) do is_parameter[p] = true end
   check_nesting(found, kinds)
   local has_own_plan = M.parts_with_own_plan(model) -- such a model divides tokens first
+  local is_of_adapter = {} -- of split layers, which are split with them
+  for _, one in ipairs(found) do
+    if SPLITS_WEIGHTS[one.kind] and adapters.of(one.module) then
+      is_of_adapter[one.module.lora_A], is_of_adapter[one.module.lora_B] = true, true
+    end
+  end
 
   local function note(p, name)
     local kind = kind_of_nearest(name, kinds) or sequence and has_own_plan(name) and "tokens" or nil
@@ -262,7 +274,8 @@ function M.find_partial(model, found, sequence)
     local fields, prefix = nn.fields(module), name == "" and "" or name .. "."
     for field, value in pairs(fields) do
       local is_split = SPLITS_WEIGHTS[kinds[name]] and (field == "weight" or kinds[name] ~= "row")
-      if torch.is_tensor(value) and is_parameter[value] and not is_split then note(value, prefix .. field) end
+      local is_noted = not is_split and not is_of_adapter[module]
+      if is_noted and torch.is_tensor(value) and is_parameter[value] then note(value, prefix .. field) end
     end
     if getmetatable(module) == nn.Dropout and module.p > 0 then note(module, name) end
     -- The norms of queries and keys see this rank's heads.
