@@ -1,4 +1,5 @@
-// scripts/grpo.lua, scripts/dpo.lua and scripts/reward.lua, shortened: what they learn, and the same bits after a kill.
+// scripts/grpo.lua, scripts/dpo.lua and scripts/reward.lua, shortened: what they learn, and the same
+// bits after a kill.
 
 #include <signal.h>
 #include <stdlib.h>
