@@ -1,5 +1,5 @@
-// scripts/grpo.lua, scripts/dpo.lua and scripts/reward.lua, shortened: what they learn, and the same
-// bits after a kill.
+// scripts/grpo.lua, scripts/dpo.lua and scripts/reward.lua, shortened: what they learn, and the
+// same bits after a kill.
 
 #include <signal.h>
 #include <stdlib.h>
@@ -210,7 +210,7 @@ TEST(Dpo, ASmallModelComesToPreferTheChosenAnswers) {
 
 TEST(Reward, AModelComesToScoreTheChosenAnswersHigher) {
   for (const std::vector<std::string>& more :
-       {std::vector<std::string>{}, {"parallel=fully_shard", "lora.r=8"}}) {
+       std::vector<std::vector<std::string>>{{}, {"parallel=fully_shard", "lora.r=8"}}) {
     const Folder folder;
     std::vector<std::string> settings = {"steps=60", "lr=0.004", "held_out=64"};
     settings.insert(settings.end(), more.begin(), more.end());
