@@ -181,8 +181,77 @@ def transpose_experts(folder, model):
     assert all(torch.equal(tensor, again[name]) for name, tensor in model.state_dict().items())
 
 
+GEMMA = {
+    "text_config": {**TOKENS, "hidden_size": 18, "intermediate_size": 28, "num_hidden_layers": 3,
+                    "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "rms_norm_eps": 1e-5,
+                    "sliding_window": 5, "query_pre_attn_scalar": 11,
+                    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    "vision_config": {"hidden_size": 20, "intermediate_size": 26, "num_hidden_layers": 2, "num_attention_heads": 2,
+                      "image_size": 18, "patch_size": 3, "vision_use_head": False},
+    "mm_tokens_per_image": 9, "image_token_id": IMAGE, "boi_token_id": START, "eoi_token_id": END}
+
+
+def gemma(folder):
+    """Gemma 3 with pictures of 6 x 6 patches, of which 2 x 2 are a token. Its answers have patches in our order."""
+    config = transformers.Gemma3Config(**GEMMA)
+    config.architectures, config.dtype = ["Gemma3ForConditionalGeneration"], "float32"
+    model = transformers.Gemma3ForConditionalGeneration._from_config(config, dtype=torch.float32).eval()
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            is_gemma_norm = "norm" in name and "vision_tower" not in name
+            if "norm" in name:
+                parameter.copy_(0.3 * noise + (not is_gemma_norm and not name.endswith("bias")))
+            elif name.endswith("bias"):
+                parameter.copy_(0.3 * noise)
+            else:
+                parameter.copy_(noise * 1.2 / parameter[0].numel() ** 0.5)
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    state = safetensors.torch.load_file(folder / "model.safetensors")  # with the names that Google published
+    state = {n.replace("vision_tower.", "vision_tower.vision_model."): t for n, t in state.items()}
+    safetensors.torch.save_file(state, folder / "model.safetensors", {"format": "pt"})
+    again = type(model).from_pretrained(folder, dtype=torch.float32).state_dict()
+    assert all(torch.equal(tensor, again[name]) for name, tensor in model.state_dict().items())
+    text = lambda n: torch.randint(0, TEXT, (n,), generator=generator).tolist()
+    picture = [START] + [IMAGE] * 9 + [END]
+    pixels = torch.randn(3, 3, 18, 18, generator=generator)
+    rows = ((text(3) + picture + text(2) + picture + text(3), pixels[:2]), (text(9), None), (picture + text(4), pixels[2:]))
+    ids, masks, logits, generated, loss, count = [], [], [], [], 0, 0
+    for part, images in rows:
+        row = torch.tensor(part)
+        inputs = {"input_ids": row[None], "attention_mask": torch.ones_like(row)[None],
+                  "token_type_ids": (row == IMAGE).int()[None]}
+        if images is not None:
+            inputs["pixel_values"] = images
+        output = model(**inputs).logits[0]
+        with torch.no_grad():
+            generated.append(model.generate(**inputs, max_new_tokens=24, do_sample=False)[0, len(row) :])
+        mask = torch.rand(len(row), generator=generator) < 0.7
+        own = torch.log_softmax(output.float(), -1)[:-1].gather(-1, row[1:, None])[:, 0]
+        loss, count = loss - own[mask[1:]].sum(), count + int(mask[1:].sum())
+        for whole, piece in ((ids, row), (masks, mask), (logits, output)):
+            whole.append(piece)
+    loss.backward()
+    # [picture, channel, block, row, y, block, column, x] to patches, two by two.
+    patches = pixels.view(3, 3, 3, 2, 3, 3, 2, 3).permute(0, 2, 5, 3, 6, 1, 4, 7).reshape(3 * 36, 27)
+    result = {"pixel_values": patches, "image_grid_thw": torch.tensor([[1, 6, 6]] * 3), "input_ids": torch.cat(ids),
+              "loss_mask": torch.cat(masks), "logits": torch.cat(logits), "loss": loss, "count": torch.tensor(count),
+              "seq_lens": torch.tensor([len(i) for i in ids]), "generated": torch.stack(generated)}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            result["gradient." + name.replace("model.vision", "model.visual.vision").replace(
+                "model.multi", "model.visual.multi")] = parameter.grad
+    return {name: tensor.detach().contiguous() for name, tensor in result.items()}
+
+
 def main(names):
     make.check_versions()
+    if not names or "gemma3_vision" in names:
+        folder = make.HERE / "gemma3_vision"
+        folder.mkdir(exist_ok=True)
+        safetensors.torch.save_file(gemma(folder), folder / "answers.safetensors")
     for name, (kind, options, forms) in FOLDERS.items():
         if names and name not in names:
             continue

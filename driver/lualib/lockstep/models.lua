@@ -15,6 +15,7 @@ local decoder = require "lockstep.models.decoder"
 local deepseek_v3 = require "lockstep.models.families.deepseek_v3"
 local folder = require "lockstep.models.folder"
 local gemma3 = require "lockstep.models.families.gemma3"
+local gemma3_vision = require "lockstep.models.families.gemma3_vision"
 local generation_config = require "lockstep.models.generation_config"
 local gpt_oss = require "lockstep.models.families.gpt_oss"
 local granite = require "lockstep.models.families.granite"
@@ -74,6 +75,7 @@ M.register("MinistralForCausalLM", mistral.Ministral)
 M.register("SmolLM3ForCausalLM", smollm3.SmolLM3)
 M.register("Gemma3ForCausalLM", gemma3.Gemma3)
 M.register("DeepseekV3ForCausalLM", deepseek_v3.DeepseekV3)
+M.register("Gemma3ForConditionalGeneration", gemma3_vision.Gemma3Vision)
 M.register("GptOssForCausalLM", gpt_oss.GptOss)
 M.register("GraniteForCausalLM", granite.Granite)
 M.register("MixtralForCausalLM", mixtral.Mixtral)

@@ -85,7 +85,7 @@ function Cache:prompts(q, k, v, attention)
     end
   end
   return nn.attention(q, k, v, { seq_lens = lengths, window = attention.window or nil, scale = attention.scale,
-    sinks = attention.sinks })
+    sinks = attention.sinks, blocks = attention.blocks })
 end
 
 --- Writes a prompt whose keys and values were kept into one more row.

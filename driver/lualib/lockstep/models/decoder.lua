@@ -37,7 +37,8 @@ local function check(holds, message, ...) if not holds then fail(message, ...) e
 ---@field index integer the layer, from 1
 ---@field window integer|false
 ---@field scale number? of the scores; default head_dim^-0.5
----@field sinks torch.Tensor? [heads], see nn.attention
+---@field sinks torch.Tensor? see nn.attention
+---@field blocks torch.Tensor? see nn.attention
 local Attention = nn.Module:subclass("Attention")
 ---@type fun(c: table, index: integer): models.Attention
 M.Attention = Attention
@@ -445,7 +446,7 @@ function CausalLM:hidden(batch, attend, layers)
   local cos, sin = self.rotary:cos_sin(angles, { dtype = x.dtype })
   attend = attend or function(q, k, v, attention)
     return nn.attention(q, k, v, { seq_lens = seq_lens, window = attention.window or nil, scale = attention.scale,
-      sinks = attention.sinks })
+      sinks = attention.sinks, blocks = attention.blocks })
   end
   local stage = self.stage_input and self.stage_input.stage
   local y, seconds = self.model(x, { cos = cos, sin = sin, attend = attend, after = after,

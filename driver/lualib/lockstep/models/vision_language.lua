@@ -100,7 +100,7 @@ function VisionLanguage:init(raw, opts)
   decoder.CausalLM.init(self, text, opts)
   self.config = raw
   self.model = Body(self.tower(own.vision_config, self.settings.hidden_size), self.model)
-  self.visual_layout = self.layout(raw, own)
+  self.visual_layout = self.layout(raw, own, self.model.visual)
   -- The tower's output, and what Qwen3-VL adds after its first layers.
   self.visual_columns = self.settings.hidden_size * (1 + #(self.model.visual.settings.deepstack_visual_indexes or {}))
   for _, key in ipairs { "image_token_id", "video_token_id" } do
@@ -273,6 +273,9 @@ local function insert(self, x, visual, tokens)
   local function after(index, y) return parts[index + 1] and y:index_add(0, tokens, parts[index + 1]) or y end
   return x:index_copy(0, tokens, parts[1]), #parts > 1 and after or nil
 end
+
+--- What architectures with positions of another kind need for `inputs` of their own.
+M.parts = { find = find, insert = insert, has_visuals = has_visuals, check_text = check_text }
 
 --- The angles of each token: each frequency turns with one of the three positions.
 local function angles_of(self, positions)

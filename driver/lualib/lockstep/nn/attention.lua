@@ -6,6 +6,7 @@
 --- one operator, whose threads take sequences. Everything else is a loop of scaled_dot_product_attention over the
 --- sequences.
 
+local blocks = require "lockstep.nn.blocks"
 local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
 local fused = require "lockstep.nn.fused"
@@ -138,7 +139,7 @@ local function whole(o, q, k, v)
 end
 
 local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.optional, window = options.optional,
-  sinks = options.optional }
+  sinks = options.optional, blocks = options.optional }
 
 --- Attention in which a sequence sees itself alone. Several query heads may share a key head.
 ---
@@ -147,12 +148,14 @@ local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.op
 --- `seq_lens`: the tokens of each sequence, which add up to T; default: one sequence. `causal`: a token sees itself and
 --- the tokens before it. `scale`: default D^-0.5. `window`: a token sees itself, window - 1 tokens before it, and if
 --- `causal` is false window - 1 after it. `sinks`: [heads], a score of each head that takes part in its softmax and
---- stands for no token; the weights of the tokens then add up to less than 1. Within sharding.context_parallel
---- q, k and v are this rank's chunk, and seq_lens the lengths of the whole; there are no sinks there.
+--- stands for no token; the weights of the tokens then add up to less than 1. `blocks`: [T] whole numbers; the tokens
+--- of a sequence with the same number, if it is at least 0, also see those after them. Within sharding.context_parallel
+--- q, k and v are this rank's chunk, and seq_lens the lengths of the whole; there are no sinks or blocks there.
 ---@param q torch.Tensor [T, heads, D]
 ---@param k torch.Tensor [T, kv_heads, D]
 ---@param v torch.Tensor [T, kv_heads, D]
----@param opts {seq_lens: integer[]?, causal: boolean?, scale: number?, window: integer?, sinks: torch.Tensor?}?
+---@param opts {seq_lens: integer[]?, causal: boolean?, scale: number?, window: integer?, sinks: torch.Tensor?,
+--- blocks: torch.Tensor?}?
 ---@return torch.Tensor # [T, heads, D]
 function M.attention(q, k, v, opts)
   check_tensors(q, k, v)
@@ -163,6 +166,13 @@ function M.attention(q, k, v, opts)
   check_lengths(o.seq_lens, tokens)
   if o.window ~= nil and (type(o.window) ~= "number" or o.window < 1 or o.window % 1 ~= 0) then
     fail("window must be a whole number of at least 1, got %s", tostring(o.window))
+  end
+  if o.blocks ~= nil then
+    local is_right = torch.is_tensor(o.blocks) and o.blocks:dim() == 1 and o.blocks:size(0) == tokens
+    if not is_right or not o.causal or o.sinks ~= nil then
+      fail("blocks must be a tensor [T] of %d whole numbers; attention is causal, and without sinks, then", tokens)
+    end
+    return blocks.attention(q, k, v, o)
   end
   if o.sinks ~= nil then
     check_sinks(o.sinks, q)

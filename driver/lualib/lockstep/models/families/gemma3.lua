@@ -108,22 +108,31 @@ function Gemma3.mlp(c) return Mlp(c.hidden_size, c.intermediate_size) end
 ---@return nn.Module
 function Gemma3.layer(c, index, mlp) return Layer(c, index, mlp) end
 
-function Gemma3:init(raw, opts)
-  decoder.CausalLM.init(self, raw, opts)
-  local c = self.settings
-  self.model.norm = Norm(c.hidden_size, c.rms_norm_eps)
-  self.rotary = rotaries.of(c.rope, c.windowed_rope, c.head_dim)
+--- Gives a model what differs in Gemma: the last norm, and two rotary embeddings.
+local function complete(model, layers)
+  local c = model.settings
+  layers.norm = Norm(c.hidden_size, c.rms_norm_eps)
+  model.rotary = rotaries.of(c.rope, c.windowed_rope, c.head_dim)
 end
 
---- See CausalLM:inputs. The factor has the dtype of the embeddings, as in training: 33.94 is 34 in bfloat16.
+--- Returns scaled embeddings. The factor has their dtype, as in training: 33.94 is 34 in bfloat16.
+local function scaled(model, x)
+  return x * torch.tensor({ math.sqrt(model.settings.hidden_size) }, { dtype = x.dtype }):item()
+end
+
+function Gemma3:init(raw, opts)
+  decoder.CausalLM.init(self, raw, opts)
+  complete(self, self.model)
+end
+
+--- See CausalLM:inputs.
 ---@param batch models.Batch
 ---@return torch.Tensor x
 ---@return torch.Tensor[] angles
 ---@return integer[] seq_lens
 function Gemma3:inputs(batch)
   local x, angles, seq_lens = decoder.CausalLM.inputs(self, batch)
-  local factor = torch.tensor({ math.sqrt(self.settings.hidden_size) }, { dtype = x.dtype })
-  return x * factor:item(), angles, seq_lens
+  return scaled(self, x), angles, seq_lens
 end
 
-return { Gemma3 = Gemma3 }
+return { Gemma3 = Gemma3, Attention = Attention, Norm = Norm, complete = complete, scaled = scaled }

@@ -54,7 +54,7 @@ function Rotaries:angles(position_ids, seq_lens)
   return { self.pair[1]:angles(position_ids, seq_lens), self.pair[2]:angles(position_ids, seq_lens) }
 end
 
---- See nn.Rotary: returns pairs of its results.
+--- See nn.Rotary: returns pairs of its results. `blocks` of the angles goes with the cosines: see gemma3_vision.lua.
 ---@param angles torch.Tensor[]
 ---@param opts {dtype: torch.dtype?}?
 ---@return torch.Tensor[] cos
@@ -62,7 +62,7 @@ end
 function Rotaries:cos_sin(angles, opts)
   local full_cos, full_sin = self.pair[1]:cos_sin(angles[1], opts)
   local cos, sin = self.pair[2]:cos_sin(angles[2], opts)
-  return { full_cos, cos }, { full_sin, sin }
+  return { full_cos, cos, blocks = angles.blocks }, { full_sin, sin }
 end
 
 --- Attention that rotates by the frequencies of its kind of layer.
