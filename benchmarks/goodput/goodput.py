@@ -119,6 +119,7 @@ def main():
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--timeout", type=int, default=5)
+    parser.add_argument("--peer-timeout", type=int, default=60, help="of Gloo; its ranks may start far apart")
     parser.add_argument("--seed", type=int, default=39)
     parser.add_argument("--peer", action="append", choices=["sync", "async"], default=[])
     o = parser.parse_args()
@@ -136,8 +137,8 @@ def main():
             return Run([sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone",
                         "--nproc-per-node", "2", "--max-restarts", restarts, "--monitor-interval", "0.1",
                         str(HERE / "train_peer.py"), f"{folder}/{name}", "--steps", str(o.steps), "--every",
-                        str(o.every), "--width", str(o.width), "--rows", str(o.rows), "--timeout", str(o.timeout),
-                        "--faults", given, *extra])
+                        str(o.every), "--width", str(o.width), "--rows", str(o.rows), "--timeout",
+                        str(o.peer_timeout), "--faults", given, *extra])
 
         programs = [("lockstep, async", ours, [])]
         programs += [(f"PyTorch, DCP {kind}", peer, ["--save-async"] * (kind == "async")) for kind in o.peer]
