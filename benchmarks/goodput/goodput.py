@@ -1,10 +1,10 @@
-"""Goodput of a run that faults strike, by cause: ours with --restarts, and plain PyTorch with torchrun --max-restarts.
+"""Goodput of a run that faults strike, by cause, with --restarts. The same in plain PyTorch is not here yet.
 
     bazel build -c opt //driver:lockstep
-    python benchmarks/goodput/goodput.py bazel-bin/driver/lockstep --faults kill=30 --peer sync --peer async
+    python benchmarks/goodput/goodput.py bazel-bin/driver/lockstep --faults kill=30
 
 --faults: "all=20" strikes with kill, stop, socket, disk and slow in turn; "kill=30,stop=2" with so many of each. Steps
-and ranks are drawn from --seed, and are the same for all programs. Each program first runs undisturbed. Prints:
+and ranks are drawn from --seed. The run is first undisturbed. Prints:
 
   wall       seconds from the start to the end, start-up included
   goodput    undisturbed wall / wall
@@ -120,7 +120,6 @@ def main():
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--timeout", type=int, default=5)
     parser.add_argument("--seed", type=int, default=39)
-    parser.add_argument("--peer", action="append", choices=["sync", "async"], default=[])
     o = parser.parse_args()
     faults = draw(o.faults, o.steps, o.seed)
     restarts = str(2 * faults.count(",") + 1)
@@ -132,15 +131,7 @@ def main():
                         f"steps={o.steps}", "--set", f"every={o.every}", "--set", f"width={o.width}", "--set",
                         f"rows={o.rows}", *extra])
 
-        def peer(name, given, extra):
-            return Run([sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone",
-                        "--nproc-per-node", "2", "--max-restarts", restarts, "--monitor-interval", "0.1",
-                        str(HERE / "train_peer.py"), f"{folder}/{name}", "--steps", str(o.steps), "--every",
-                        str(o.every), "--width", str(o.width), "--rows", str(o.rows), "--timeout", str(o.timeout),
-                        "--faults", given, *extra])
-
         programs = [("lockstep, async", ours, [])]
-        programs += [(f"PyTorch, DCP {kind}", peer, ["--save-async"] * (kind == "async")) for kind in o.peer]
         print(f"{o.steps} steps, saved every {o.every}; {faults}", flush=True)
         for name, run, extra in programs:
             undisturbed = run(f"{name} undisturbed", "none", extra)
