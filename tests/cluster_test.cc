@@ -62,6 +62,14 @@ TEST(Cluster, TorchrunsAndSlurmsRanksMeet) {
   }
 }
 
+// An engine that starts failed runs again can leave these alone.
+TEST(Cluster, AWrongSettingEndsEveryRankWithTheCodeOfAWrongCommandLine) {
+  const std::vector<Ended> ranks = RunAsRanks(2, "require('lockstep.run').config { steps = 1 }",
+                                              TorchrunEnvironment, {"--set", "stps=4"});
+
+  for (const Ended& rank : ranks) EXPECT_EQ(rank.exit_code, 2) << rank.err;
+}
+
 // Rank 0 hosts the store: it must outlive what the others read there.
 TEST(Cluster, EveryRankSaysWhoFailed) {
   const std::vector<Ended> ranks =

@@ -152,6 +152,16 @@ TEST(Restarts, AnErrorOfTheScriptThatComesBackEndsTheRunToo) {
                                    "step\n"));
 }
 
+TEST(Restarts, AWrongSettingIsNotTriedAgain) {
+  const Folder folder;
+  const Ended ended = RunOne(RankScript(folder, "require('lockstep.run').config { steps = 1 }",
+                                        {"--nproc", "2", "--restarts", "10", "--set", "stps=4"}));
+
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_EQ(Count(ended.err, "did you mean \"steps\"?"), 1);
+  EXPECT_THAT(ended.err, HasSubstr("does not start again: exit code 2"));
+}
+
 TEST(Restarts, TheLastFailuresCodeIsTheRunsWhenNoneAreLeft) {
   const Folder folder;
   const Ended ended =

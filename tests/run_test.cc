@@ -96,7 +96,7 @@ TEST(Set, MistakesAreReportedOnceWithTheKeyAndTheKnownKeys) {
   for (const auto& c : kCases) {
     const Ended ended = RunScript(kConfigScript, {"--nproc", "1", "--set", c.setting});
 
-    EXPECT_EQ(ended.exit_code, 1) << c.setting;
+    EXPECT_EQ(ended.exit_code, 2) << c.setting;
     EXPECT_EQ(ended.out, "");
     ExpectOneComplaint(ended, c.message);
     EXPECT_THAT(ended.err, HasSubstr("train.lua:1:"));
@@ -110,18 +110,18 @@ TEST(Set, AnyTextIsTakenOrRefusedInOneLine) {
     int exit_code;
     const char* said;
   } kCases[] = {
-      {"steps=nan", 1, "--set steps=nan: the value must be a finite number"},
-      {"optimizer.lr=inf", 1, "--set optimizer.lr=inf: the value must be a finite number"},
-      {"optimizer.betas=0.9,-inf", 1, "the value must be a finite number"},
-      {"steps=1e999", 1, "the value must be a finite number"},
+      {"steps=nan", 2, "--set steps=nan: the value must be a finite number"},
+      {"optimizer.lr=inf", 2, "--set optimizer.lr=inf: the value must be a finite number"},
+      {"optimizer.betas=0.9,-inf", 2, "the value must be a finite number"},
+      {"steps=1e999", 2, "the value must be a finite number"},
       {"steps=0x10", 0, "number\t16\tstring\tbase"},
-      {"steps=4\n5", 1, "--set steps=4\\n5: the value must be a number"},
-      {"st\x1b[2Jeps=1", 1, "--set st\\x1b[2Jeps=1: the script has no such key"},
+      {"steps=4\n5", 2, "--set steps=4\\n5: the value must be a number"},
+      {"st\x1b[2Jeps=1", 2, "--set st\\x1b[2Jeps=1: the script has no such key"},
       {"\n", 2, "--set takes key=value, not \"\\n\""},
       {"name=a\tb", 0, "string\ta\tb\t"},
-      {"name=\xff", 1, "the value must be text in UTF-8"},
+      {"name=\xff", 2, "the value must be text in UTF-8"},
       {"name=", 0, "string\t\tboolean"},
-      {"%d%s=%n", 1, "--set %d%s=%n: the script has no such key"},
+      {"%d%s=%n", 2, "--set %d%s=%n: the script has no such key"},
   };
   for (const auto& c : kCases) {
     const Folder folder;
@@ -166,15 +166,27 @@ TEST(Set, ReachesEveryRankAndIsRefusedOnce) {
 
   EXPECT_EQ(Count("\n" + taken.out, "\n4\n"), 1) << taken.out;
   EXPECT_EQ(Count(taken.out, "[rank 1] 4\n"), 1) << taken.out;
-  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_EQ(refused.exit_code, 2);
   ExpectOneComplaint(refused, "did you mean \"steps\"?");
 }
 
 TEST(Set, IsRefusedWhereTheScriptReadsNoConfiguration) {
   const Ended ended = RunScript("print('done')", {"--nproc", "2", "--set", "lr=1"});
 
-  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_EQ(ended.exit_code, 2);
   ExpectOneComplaint(ended, "--set lr was given, but the script has no run.config{...}");
+}
+
+// A script that catches the error goes on, and what fails later is an error of the script.
+TEST(Set, ARefusalThatTheScriptCatchesIsNoReasonOfALaterFailure) {
+  const Ended ended = RunScript(
+      "local run = require 'lockstep.run'\n"
+      "assert(not pcall(run.config, { steps = 1 }))\n"
+      "error('later')",
+      {"--nproc", "1", "--set", "stps=4"});
+
+  EXPECT_EQ(ended.exit_code, 1);
+  ExpectOneComplaint(ended, "train.lua:3: later");
 }
 
 // --- Modules -------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "ATen/ops/equal.h"
+#include "base/torch/copies/recording_engine.h"
 #include "checkpoint/offload/host_offload.h"
-#include "checkpoint/offload/recording_engine.h"
 #include "checkpoint/testing/fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -18,6 +18,8 @@
 namespace lockstep::checkpoint {
 namespace {
 
+using base::EventPointer;
+using base::RecordingEngine;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

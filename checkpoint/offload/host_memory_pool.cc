@@ -1,7 +1,6 @@
 #include "checkpoint/offload/host_memory_pool.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <exception>
 #include <iterator>
 #include <list>
@@ -40,11 +39,6 @@ bool HasFinished(const std::function<bool()>& is_finished) {
 }
 
 }  // namespace
-
-HostMemory PageableMemory() {
-  return {.allocate = [](int64_t bytes) { return std::aligned_alloc(kAlignment, RoundUp(bytes)); },
-          .release = [](void* data, int64_t) { std::free(data); }};
-}
 
 // A row of pieces.
 struct HostMemoryPool::Segment {

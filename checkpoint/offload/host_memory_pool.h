@@ -28,20 +28,12 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "base/host_memory.h"
 
 namespace lockstep::checkpoint {
 
-// The source of a pool's memory. `allocate` returns nullptr if the machine has no more memory.
-struct HostMemory {
-  std::function<void*(int64_t bytes)> allocate;
-  std::function<void(void* data, int64_t bytes)> release;
-  // Requests below this size, in bytes, share allocations of this size, because page-locking is
-  // slow. 0: each request gets its own allocation.
-  int64_t slab_bytes = 0;
-};
-
-// Returns a source of ordinary memory, for copies that need no page-locking.
-HostMemory PageableMemory();
+using base::HostMemory;
+using base::PageableMemory;
 
 class HostMemoryPool {
   struct Segment;

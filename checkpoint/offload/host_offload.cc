@@ -199,8 +199,8 @@ const HostOffload::CopyPath& HostOffload::CopyPathOf(at::Device device) {
   CopyPath& path = device.is_cpu() ? cpu_ : accelerator_;
   if (path.pool == nullptr) {
     path.engine = options_.engine != nullptr ? options_.engine
-                  : device.is_cpu()          ? PlainCopies()
-                                             : AcceleratorCopies();
+                  : device.is_cpu()          ? base::PlainCopies()
+                                             : base::AcceleratorCopies();
     path.pool =
         std::make_shared<HostMemoryPool>(path.engine->host_memory(), options_.max_host_bytes);
   }

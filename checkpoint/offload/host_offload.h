@@ -44,7 +44,7 @@
 #include <vector>
 
 #include "ATen/core/TensorBody.h"
-#include "checkpoint/offload/copy_engine.h"
+#include "base/torch/copies/copy_engine.h"
 #include "checkpoint/offload/host_memory_pool.h"
 #include "checkpoint/region/engine.h"
 
@@ -58,7 +58,7 @@ struct OffloadOptions {
   // would exceed it stays on its device and is counted.
   int64_t max_host_bytes = INT64_MAX;
   // Does the copies. Null selects the engine of the tensor's device.
-  std::shared_ptr<CopyEngine> engine = nullptr;
+  std::shared_ptr<base::CopyEngine> engine = nullptr;
 };
 
 struct OffloadStats {
@@ -108,7 +108,7 @@ class HostOffload : public std::enable_shared_from_this<HostOffload> {
   void Forget(const OffloadedTensor& offloaded);
   // The engine and the pool for the tensors of a device. The pool is made for the first tensor.
   struct CopyPath {
-    std::shared_ptr<CopyEngine> engine;
+    std::shared_ptr<base::CopyEngine> engine;
     std::shared_ptr<HostMemoryPool> pool;
   };
   const CopyPath& CopyPathOf(at::Device device);

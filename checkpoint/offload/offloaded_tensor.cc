@@ -70,7 +70,7 @@ int64_t HostBytes(const at::Tensor& tensor) {
 bool CanComeBack(const at::Tensor& tensor) { return !IsPacked(tensor) || !MayOverlap(tensor); }
 
 OffloadedTensor::OffloadedTensor(std::shared_ptr<HostOffload> offload,
-                                 std::shared_ptr<CopyEngine> engine, const at::Tensor& tensor,
+                                 std::shared_ptr<base::CopyEngine> engine, const at::Tensor& tensor,
                                  int64_t region)
     : in_regions(offload->by_region_.end()),
       offload_(std::move(offload)),
@@ -121,7 +121,8 @@ void OffloadedTensor::Copy(const at::Tensor& tensor, bool to_host, c10::Stream c
 }
 
 void OffloadedTensor::ReturnBlockWhenUnused() {
-  std::erase_if(block_uses_, [](const EventPointer& e) { return e == nullptr || e->IsFinished(); });
+  std::erase_if(block_uses_,
+                [](const base::EventPointer& e) { return e == nullptr || e->IsFinished(); });
   if (block_uses_.empty()) return block_.ReturnWhen(nullptr);
   block_.ReturnWhen([uses = block_uses_] {
     return std::all_of(uses.begin(), uses.end(), [](const auto& e) { return e->IsFinished(); });
@@ -139,7 +140,7 @@ void OffloadedTensor::CopyToHost(const at::Tensor& tensor, HostMemoryPool::Block
   Hold(Alias(tensor), forward_, copied_);
 }
 
-void OffloadedTensor::Hold(at::Tensor tensor, c10::Stream owner, EventPointer ready) {
+void OffloadedTensor::Hold(at::Tensor tensor, c10::Stream owner, base::EventPointer ready) {
   on_device_ = std::move(tensor);
   on_device_version_ = static_cast<uint32_t>(on_device_._version());
   owner_ = owner;
@@ -206,7 +207,7 @@ void OffloadedTensor::CopyToDevice(const Group& group, const c10::Storage& stora
     engine_->MakeWait(copies, member->copied_);
     member->Copy(tensors.back(), /*to_host=*/false, copies);
   }
-  const EventPointer restored = engine_->Record(copies);
+  const base::EventPointer restored = engine_->Record(copies);
   for (size_t i = 0; i < tensors.size(); ++i) {
     OffloadedTensor& member = *group.members[i];
     member.block_uses_.push_back(restored);

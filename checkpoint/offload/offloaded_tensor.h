@@ -20,11 +20,11 @@
 
 #include "ATen/DimVector.h"
 #include "ATen/core/TensorBody.h"
+#include "base/torch/copies/copy_engine.h"
 #include "c10/core/Storage.h"
 #include "c10/core/StorageImpl.h"
 #include "c10/core/Stream.h"
 #include "c10/core/TensorImpl.h"
-#include "checkpoint/offload/copy_engine.h"
 #include "checkpoint/offload/host_memory_pool.h"
 
 namespace lockstep::checkpoint {
@@ -38,7 +38,7 @@ bool CanComeBack(const at::Tensor& tensor);
 
 class OffloadedTensor : public std::enable_shared_from_this<OffloadedTensor> {
  public:
-  OffloadedTensor(std::shared_ptr<HostOffload> offload, std::shared_ptr<CopyEngine> engine,
+  OffloadedTensor(std::shared_ptr<HostOffload> offload, std::shared_ptr<base::CopyEngine> engine,
                   const at::Tensor& tensor, int64_t region);
   ~OffloadedTensor();
   OffloadedTensor(const OffloadedTensor&) = delete;
@@ -77,11 +77,11 @@ class OffloadedTensor : public std::enable_shared_from_this<OffloadedTensor> {
   at::Tensor Original() const;
   Group WithOverlapping();
   void CopyToDevice(const Group& group, const c10::Storage& storage);
-  void Hold(at::Tensor tensor, c10::Stream owner, EventPointer ready);
+  void Hold(at::Tensor tensor, c10::Stream owner, base::EventPointer ready);
   void ReturnBlockWhenUnused();
 
   const std::shared_ptr<HostOffload> offload_;
-  const std::shared_ptr<CopyEngine> engine_;
+  const std::shared_ptr<base::CopyEngine> engine_;
   const int64_t region_;
   const at::Device device_;
   const caffe2::TypeMeta dtype_;
@@ -99,15 +99,15 @@ class OffloadedTensor : public std::enable_shared_from_this<OffloadedTensor> {
   const uint32_t version_;
 
   HostMemoryPool::Block block_;
-  std::vector<EventPointer> block_uses_;  // copies that may still read or write the block
-  c10::Stream forward_;                   // the stream that the tensor was saved on
-  EventPointer copied_;
+  std::vector<base::EventPointer> block_uses_;  // copies that may still read or write the block
+  c10::Stream forward_;                         // the stream that the tensor was saved on
+  base::EventPointer copied_;
 
   // The tensor on the device: the original, or a copy that is prefetched or shared by regions.
   at::Tensor on_device_;
   uint32_t on_device_version_ = 0;  // if it differs, the tensor was modified
   c10::Stream owner_;               // of its memory
-  EventPointer ready_;              // afterwards the elements are there, and no copy reads them
+  base::EventPointer ready_;        // afterwards the elements are there, and no copy reads them
   bool is_shared_ = false;
 };
 

@@ -31,6 +31,7 @@
 #include "driver/files/file_wait.h"
 #include "driver/files/files.h"
 #include "driver/launch/launcher.h"
+#include "driver/launch/restarts.h"
 #include "driver/lua/bind/context.h"
 #include "driver/lua/bind/modules.h"
 #include "driver/lua/vm/stack.h"
@@ -140,7 +141,7 @@ void TellCause(int rank, const std::string& own, const std::string& first) {
 
 // Tells the run, and the terminal where no launcher does, that this rank has failed.
 [[noreturn]] void EndWithFailure(const World& world, const std::string& message,
-                                 const std::string& traceback) {
+                                 const std::string& traceback, int exit_code = 1) {
   BeginEnd();
   const int rank = world.environment.rank;
   const bool alone = MemberOf(world).world_size == 1;
@@ -152,7 +153,7 @@ void TellCause(int rank, const std::string& own, const std::string& first) {
     const std::string ends = alone || world.store == nullptr ? "" : DescribeEnds(MemberOf(world));
     if (!ends.empty()) absl::StrAppend(&text, "\nnote: by then the script had ended on ", ends);
     if (!traceback.empty()) absl::StrAppend(&text, "\n", traceback);
-    if (world.store != nullptr) first = ReportFailure(*world.store, {text});
+    if (world.store != nullptr) first = ReportFailure(*world.store, {text, exit_code});
   } catch (const StoreIsSilent& error) {
     is_silent = true;
     const std::string reason = error.what_without_backtrace();
@@ -164,7 +165,8 @@ void TellCause(int rank, const std::string& own, const std::string& first) {
     TellCause(rank, text, first.value_or(Failure{text}).text);
   if (first.has_value()) LeaveFailedRun(MemberOf(world), *first);
   const bool is_lost = world.store != nullptr && !first.has_value() && !is_silent;
-  EndProcess(is_silent ? kHangExitCode : 1, is_lost);
+  // A launcher has the exit code from the store; to it a rank that ends with 1 has said why.
+  EndProcess(is_silent ? kHangExitCode : HasLauncher() ? 1 : exit_code, is_lost);
 }
 
 // Returns the call into a file system that began first, as an overdue call without a group.
@@ -198,8 +200,8 @@ void EndWhenAnotherFails(const World& world) {
         BeginEnd();
         if (!HasLauncher()) ReportConsequence(watcher.rank, failure.text);
         if (!failure.store_is_lost) LeaveFailedRun(watcher, failure);
-        EndProcess(failure.is_hang && !HasLauncher() ? failure.exit_code : 1,
-                   failure.store_is_lost);
+        const bool is_own = failure.is_hang || failure.exit_code == kUsageError;
+        EndProcess(is_own && !HasLauncher() ? failure.exit_code : 1, failure.store_is_lost);
       });
 }
 
@@ -439,10 +441,10 @@ std::optional<lua::ScriptError> RunIn(lua::LuaVm& vm, Context& context) {
       return error;
   }
   if (!context.command_line.settings.empty() && !context.settings_used) {
-    return lua::ScriptError{
+    context.usage_error =
         absl::StrCat("--set ", OneLine(context.command_line.settings[0].first),
-                     " was given, but the script has no run.config{...} that takes it"),
-        ""};
+                     " was given, but the script has no run.config{...} that takes it");
+    return lua::ScriptError{context.usage_error, ""};
   }
   for (const auto& finish : context.at_end) finish();
   return std::nullopt;
@@ -509,7 +511,9 @@ void RunRank(const CommandLine& command_line, const RankEnvironment& environment
       EndTogether(context.world, code, reason);
     };
     if (const std::optional<lua::ScriptError> error = RunScript(context)) {
-      EndWithFailure(context.world, error->message, error->traceback);
+      const bool is_usage =
+          !context.usage_error.empty() && absl::StrContains(error->message, context.usage_error);
+      EndWithFailure(context.world, error->message, error->traceback, is_usage ? kUsageError : 1);
     }
     EndNormally(context.world);
   } catch (const c10::Error& error) {

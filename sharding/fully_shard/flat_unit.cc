@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/torch/versions/collectives.h"
 #include "c10/core/StorageImpl.h"
+#include "c10/core/StreamGuard.h"
 #include "c10/util/Exception.h"
 #include "sharding/fully_shard/flat_memory.h"
 #include "torch/csrc/autograd/variable.h"
@@ -89,10 +90,13 @@ void FlatUnit::ShardSegment(Segment& segment) {
   segment.layout = LayOut(sizes, ranks_);
   const NoAutogradGuard quiet;
   const auto options = at::TensorOptions().dtype(segment.master_dtype);
-  const bool on_host = options_.offload && !device_.is_cpu();
-  segment.master =
-      at::zeros({segment.layout.span},
-                on_host ? options.device(c10::kCPU).pinned_memory(true) : options.device(device_));
+  if (options_.offload && (options_.engine != nullptr || !device_.is_cpu())) {
+    segment.copies = std::make_unique<HostCopies>(
+        options_.engine != nullptr ? options_.engine : base::AcceleratorCopies(), device_);
+    segment.master = segment.copies->Allocate(segment.layout.span, segment.master_dtype);
+  } else {
+    segment.master = at::zeros({segment.layout.span}, options.device(device_));
+  }
   if (options_.has_values) {
     at::Tensor flat = at::zeros({segment.layout.total}, options.device(device_));
     for (size_t k = 0; k < segment.members.size(); ++k) {
@@ -163,9 +167,27 @@ int64_t FlatUnit::shard_bytes() const {
 
 // --- Gathering -----------------------------------------------------------------------------------
 
-at::Tensor FlatUnit::InputOf(Segment& segment) const {
-  return segment.master.to(at::TensorOptions().dtype(segment.gathered_dtype).device(device_),
-                           /*non_blocking=*/true);
+at::Tensor FlatUnit::InputOf(Segment& segment) {
+  if (segment.copies == nullptr) return segment.master.to(segment.gathered_dtype);
+  return segment.copies->StartUpload(segment.master, segment.gathered_dtype);
+}
+
+// Makes the current stream wait for what StartGatherOf began.
+void FlatUnit::WaitForGather(Segment& segment) {
+  WaitFor(segment.work);
+  if (segment.copies != nullptr) segment.copies->MakeCurrentWait();
+}
+
+void FlatUnit::MastersMayHaveChanged() {
+  for (Segment& segment : segments_) {
+    if (segment.copies != nullptr) segment.copies->ForgetCast();
+  }
+}
+
+void FlatUnit::LeaveMasters() {
+  for (Segment& segment : segments_) {
+    if (segment.copies != nullptr) segment.copies->LeaveMasters();
+  }
 }
 
 // Nothing travels where there is one rank: the masters are the parameters, unless they are cast.
@@ -176,6 +198,9 @@ void FlatUnit::StartGatherOf(Segment& segment, const at::Tensor& slot) {
   at::Tensor output =
       slot.narrow(0, segment.in_slot, BytesOf(segment.layout.total, segment.gathered_dtype));
   at::Tensor input = Bytes(segment.input);
+  // Behind the upload, and beside what the current stream computes.
+  const c10::OptionalStreamGuard behind(
+      segment.copies != nullptr ? std::optional(segment.copies->stream()) : std::nullopt);
   segment.work = base::AllGatherSingle(*groups_.gather, output, input);
 }
 
@@ -190,7 +215,7 @@ void FlatUnit::FinishGather() {
   TORCH_INTERNAL_ASSERT(state_ == State::kInFlight);
   const at::NoGradGuard no_grad;
   for (Segment& segment : segments_) {
-    WaitFor(segment.work);
+    WaitForGather(segment);
     void* const data = ranks_ == 1 ? segment.input.data_ptr()
                                    : static_cast<char*>(slot_.data_ptr()) + segment.in_slot;
     // The masters are aliased, and a cast copy is kept as long as it is used.
@@ -231,7 +256,7 @@ void FlatUnit::FollowFreezing(Parameter& parameter) {
 void FlatUnit::Reshard() {
   if (state_ == State::kSharded) return;
   for (Segment& segment : segments_) {
-    WaitFor(segment.work);
+    WaitForGather(segment);
     segment.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, device_));
     segment.input.reset();
     if (state_ != State::kGathered) continue;
@@ -252,7 +277,7 @@ void FlatUnit::JoinGather() {
     const c10::intrusive_ptr<c10d::Work> earlier = std::exchange(segment.work, nullptr);
     const at::Tensor input = segment.input;
     StartGatherOf(segment, slot);
-    WaitFor(segment.work);
+    WaitForGather(segment);
     segment.work = earlier;
     segment.input = input;
   }

@@ -15,15 +15,18 @@
 #define LOCKSTEP_SHARDING_FULLY_SHARD_FLAT_UNIT_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "ATen/core/TensorBody.h"
+#include "base/torch/copies/copy_engine.h"
 #include "c10/core/Storage.h"
 #include "c10/util/intrusive_ptr.h"
 #include "sharding/agreement/collective.h"
 #include "sharding/data_parallel/data_parallel.h"
+#include "sharding/fully_shard/host_copies.h"
 #include "sharding/fully_shard/layout.h"
 #include "sharding/fully_shard/slot_pool.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
@@ -35,6 +38,8 @@ struct UnitOptions {
   std::optional<at::ScalarType> reduce_dtype;  // in which gradients travel
   bool deterministic = false;                  // sums in the order of ranks on a device, too
   bool offload = false;                        // masters and their gradients in host memory
+  // Of the copies to and from it. Null: the device's own, and none where that is the CPU.
+  std::shared_ptr<base::CopyEngine> engine;
   bool has_values = true;  // false: the parameters are not read, and masters are zero until Load
 };
 
@@ -72,6 +77,10 @@ class FlatUnit {
   void StartGather();   // Collective over the group. Returns before the values are there.
   void FinishGather();  // Waits for them; the parameters are usable from here on.
   void Reshard();       // Gives the buffer back. Waits first where the gathering is under way.
+  // With masters in host memory: the next gathering reads them anew.
+  void MastersMayHaveChanged();
+  // With masters in host memory: returns once no copy reads them.
+  void LeaveMasters();
   // Takes part in a gathering that this rank does not need.
   void JoinGather();
   // Puts parameters that were written while gathered into the masters. Every rank writes alike.
@@ -94,8 +103,10 @@ class FlatUnit {
   // Starts to average the flat gradient over all ranks; zero for what has none. Parameters whose
   // byte in `any` is 0 have one on no rank, and their shards get none. Collective.
   void StartReduce(const std::string& any);
-  // Waits, and adds the result to the shards' gradients.
+  // Waits, and adds the result to the shards' gradients. With masters in host memory it starts to
+  // copy the result there, and FinishDownload adds it.
   void FinishReduce();
+  void FinishDownload();
   // Ends the backward that has_all_gradients speaks of.
   void ForgetArrivals();
   void DropGradients();
@@ -142,8 +153,9 @@ class FlatUnit {
     std::vector<size_t> members;
     FlatLayout layout;
     at::ScalarType master_dtype, gathered_dtype, reduce_dtype;
-    at::Tensor master;             // [span]
-    c10::VariableVersion written;  // counts writes to the shards
+    at::Tensor master;                   // [span]
+    std::unique_ptr<HostCopies> copies;  // null: the masters are on the device
+    c10::VariableVersion written;        // counts writes to the shards
     int64_t gathered_version = -1;
     c10::Storage storage;  // of the parameters while they are gathered
     int64_t in_slot = 0;   // its first byte in the unit's buffer
@@ -160,7 +172,8 @@ class FlatUnit {
   void ShardSegment(Segment& segment);
   void BecomeSharded(Parameter& parameter, const Segment& segment);
   void StartGatherOf(Segment& segment, const at::Tensor& slot);
-  at::Tensor InputOf(Segment& segment) const;
+  static at::Tensor InputOf(Segment& segment);
+  static void WaitForGather(Segment& segment);
   void Hide(Parameter& parameter);
   void NoteChange(Parameter& parameter);
   void FollowFreezing(Parameter& parameter);
@@ -171,7 +184,7 @@ class FlatUnit {
   void FillGradient(Segment& segment);
   void AcquireReceived(Segment& segment);
   void NoteReduction(const std::string& any);
-  void AddToShards(Segment& segment);
+  void AddToShards(const Segment& segment, const at::Tensor& reduced);
 
   std::string name_;
   const ShardGroups& groups_;

@@ -113,6 +113,7 @@ void FlatUnit::StartReduce(const std::string& any) {
 }
 
 void FlatUnit::NoteReduction(const std::string& any) {
+  FinishDownload();  // of the unit's earlier gradients
   for (size_t i = 0; i < parameters_.size(); ++i) {
     parameters_[i].has_gradient = false;
     parameters_[i].is_reduced = any[i] != 0;
@@ -156,13 +157,27 @@ void FlatUnit::FinishReduce() {
       groups_.replicas->allreduce(tensors)->wait();
     }
     if (world_ > 1 && !is_divided) segment.reduced.div_(world_);
-    AddToShards(segment);
+    const at::Tensor reduced = segment.reduced.to(segment.master_dtype);
     segment.reduced.reset();
+    if (segment.copies != nullptr) {
+      segment.copies->StartDownload(reduced);
+    } else {
+      AddToShards(segment, reduced);
+    }
   }
 }
 
-void FlatUnit::AddToShards(Segment& segment) {
-  const at::Tensor reduced = segment.reduced.to(segment.master.options().pinned_memory(false));
+void FlatUnit::FinishDownload() {
+  const at::NoGradGuard no_grad;
+  const NoAutogradGuard quiet;
+  for (const Segment& segment : segments_) {
+    if (segment.copies == nullptr) continue;
+    if (const at::Tensor reduced = segment.copies->FinishDownload(); reduced.defined())
+      AddToShards(segment, reduced);
+  }
+}
+
+void FlatUnit::AddToShards(const Segment& segment, const at::Tensor& reduced) {
   for (const size_t i : segment.members) {
     const Parameter& parameter = parameters_[i];
     if (!parameter.is_reduced || !parameter.shard.requires_grad()) continue;
@@ -191,6 +206,7 @@ void FlatUnit::DropGradients() {
   num_gradients_ = 0;
   ForgetArrivals();
   FinishReduce();
+  FinishDownload();
   for (Segment& segment : segments_) {
     segment.gradient.reset();
     if (segment.gradient_slot.defined())

@@ -10,6 +10,7 @@
 
 #include "ATen/Functions.h"
 #include "absl/strings/str_cat.h"
+#include "base/torch/copies/copy_engine.h"
 #include "gtest/gtest.h"
 #include "sharding/testing/fixture.h"
 #include "tests/support/ranks.h"
@@ -160,6 +161,11 @@ std::vector<Case> Cases() {
   joins.name += ", no_sync";
   joins.no_sync = true;
   cases.push_back(joins);
+  Case offloads = joins;
+  offloads.name += ", masters on the host";
+  offloads.options.unit.offload = true;
+  offloads.options.unit.engine = base::PlainCopies();
+  cases.push_back(offloads);
   // The root travels with its comparison, and the layers go through the groups; or none does.
   for (const int64_t bytes : {2500, 0}) {
     for (Case one : {joins, Case{"in order", {}, Always({0, 1, 1, 2, 3}, 2)}}) {
@@ -206,6 +212,39 @@ std::pair<std::vector<at::Tensor>, FullyShardStats> TrainBriefly(World& world, b
     Descend(shards, 0.3);
   }
   return {shards, model.Stats()};
+}
+
+// Weights of a lower dtype are cast before they travel to the device; the values are the same.
+TEST(FullyShard, MastersOnTheHostChangeNoBit) {
+  const std::optional<Rank> rank = OnRanks(2);
+  if (!rank.has_value()) return;
+  World world(*rank);
+  std::vector<at::Tensor> values[2];
+  for (const bool offload : {false, true}) {
+    const World::Groups groups = world.Make(1, /*strict=*/true);
+    Net net(4, 1);
+    for (Net::Layer& layer : net.layers) {
+      for (at::Tensor* const p : {&layer.weight, &layer.bias, &layer.scale})
+        *p = p->detach().to(at::kFloat).requires_grad_(true);
+    }
+    for (at::Tensor* const p : {&net.embedding, &net.head})
+      *p = p->detach().to(at::kFloat).requires_grad_(true);
+    FullyShardOptions options;
+    options.unit.param_dtype = at::kBFloat16;
+    options.unit.reduce_dtype = at::kFloat;
+    options.unit.offload = offload;
+    if (offload) options.unit.engine = base::PlainCopies();
+    FullyShard model(net.Units(), {}, groups.shard, groups.control, options);
+    const std::vector<at::Tensor> shards = Tensors(model.Shards());
+    for (int step = 0; step < 4; ++step) {
+      for (int micro = 0; micro < 2; ++micro)
+        net.Loss(&model, Tokens(world.rank(), 10 * step + micro), {0, 1, 2, 3, 3}).backward();
+      Descend(shards, 0.3);
+    }
+    values[offload ? 1 : 0] = shards;
+  }
+  for (size_t i = 0; i < values[0].size(); ++i)
+    EXPECT_TRUE(at::equal(values[0][i], values[1][i])) << i;
 }
 
 TEST(FullyShard, SmallCollectivesTravelWithTheirComparisonAndChangeNoBit) {

@@ -227,6 +227,7 @@ void Steps::Join(const Turn& turn) {
     FinishReduction();
     flat.StartReduce(HaveGradients(turn, /*is_unanimous=*/false));
     flat.FinishReduce();
+    flat.FinishDownload();
   }
 }
 
@@ -292,6 +293,11 @@ void Steps::ReshardUnused() {
   }
 }
 
+// An optimizer may write the masters once a pass is over.
+void Steps::LeaveMasters() {
+  for (Unit& unit : units_) unit.flat->LeaveMasters();
+}
+
 // --- Forward -------------------------------------------------------------------------------------
 
 void Steps::BeginForward(size_t u, const std::vector<at::Tensor>& inputs) {
@@ -303,6 +309,7 @@ void Steps::BeginForward(size_t u, const std::vector<at::Tensor>& inputs) {
     if (!recomputes && units_[0].depth == 0) {
       ReshardUnused();
       CheckUnchanged();
+      for (const Unit& other : units_) other.flat->MastersMayHaveChanged();
     }
     if (u == 0 && !recomputes) {
       ++pass_;
@@ -347,6 +354,7 @@ void Steps::EndForward(size_t u, const std::vector<at::Tensor>& outputs) {
                      (has_graph && !recomputes && !options_.reshard_after_forward);
   unit.is_idle = !stays;
   unit.flat->CheckUnchanged();
+  if (units_[0].depth == 0 && !recomputes) LeaveMasters();
   if (u != 0 || recomputes) return;
   if (!has_graph) ReshardUnused();
   Do(Action::kFinish, 0, Phase::kForward);
@@ -461,10 +469,12 @@ void Steps::FinishBackward() {
   for (const std::shared_ptr<Call>& call : begun_) call->has_begun = false;
   for (Unit& unit : units_) {
     unit.calls_begun = unit.boundaries = 0;
+    unit.flat->FinishDownload();
     unit.flat->ForgetArrivals();
   }
   begun_.clear();
   ReshardUnused();
+  LeaveMasters();
   backward_entered_ = false;
   Do(Action::kFinish, 0, Phase::kBackward);
   CheckUnchanged();

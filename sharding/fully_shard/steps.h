@@ -75,6 +75,7 @@ class Steps : public std::enable_shared_from_this<Steps> {
   void PrefetchForBackward(size_t unit);
   void ReshardIdle(size_t except);
   void ReshardUnused();
+  void LeaveMasters();
   void CheckUnchanged();
   void Attach(size_t unit, const std::vector<at::Tensor>& outputs);
   void Reduce(size_t unit);

@@ -66,6 +66,7 @@ void Steps::BeginFull() {
   for (Unit& unit : units_) {
     unit.is_idle = false;
     unit.flat->Reshard();
+    unit.flat->MastersMayHaveChanged();
   }
   for (size_t u = 0; u < units_.size(); ++u) {
     if (unit(u).num_parameters() == 0) continue;
@@ -82,6 +83,7 @@ void Steps::EndFull() {
     unit.flat->WriteBack();
     unit.flat->Reshard();
   }
+  LeaveMasters();
   root_pool_.Trim();
   pool_.Trim();
 }
@@ -121,7 +123,9 @@ at::Tensor Steps::ClipGradNorm(double max_norm, double p) {
     groups_.gather->allreduce(tensors, reduction)->wait();
   }
   if (!is_max) total = total.pow(1 / p);
-  const at::Tensor scale = (max_norm / (total + 1e-6)).clamp_max(1.0);
+  at::Tensor scale = (max_norm / (total + 1e-6)).clamp_max(1.0);
+  // One wait for the norm where the gradients are in host memory.
+  if (!gradients.empty()) scale = scale.to(gradients[0].device());
   for (at::Tensor& gradient : gradients) gradient.mul_(scale.to(gradient.options()));
   return total.to(dtype);
 }

@@ -20,6 +20,8 @@ struct Context {
   std::chrono::milliseconds timeout{0};
   std::string run_dir;         // the same on every rank; not created yet
   bool settings_used = false;  // run.config has taken the --set values
+  // What is wrong with the command line, as the script has found. Empty: nothing so far.
+  std::string usage_error;
   // Ends this rank's process after all ranks have agreed to end. Does not return.
   std::function<void(int exit_code, const std::string& reason)> end_together;
   // Called after the script has ended normally, before its Lua state is closed.

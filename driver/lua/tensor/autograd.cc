@@ -72,6 +72,8 @@ int Backward(lua_State* state) {
 
 int Grad(lua_State* state) {
   const std::vector<at::Tensor> outputs = ReadOneOrMore(state, 1, "torch.grad: outputs");
+  if (outputs.empty())
+    throw Error("torch.grad: outputs is empty; expected one tensor or more to differentiate");
   const std::vector<at::Tensor> inputs = ReadOneOrMore(state, 2, "torch.grad: inputs");
   const OptionTable options(state, 3, "torch.grad",
                             {"grad_outputs", "allow_unused", "retain_graph", "create_graph"});

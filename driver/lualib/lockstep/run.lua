@@ -44,7 +44,7 @@ local function shown(text)
 end
 
 local function refuse(path, text, format, ...)
-  core.raise(string.format("--set %s=%s: " .. format, shown(path), shown(text), ...))
+  core.raise_usage(string.format("--set %s=%s: " .. format, shown(path), shown(text), ...))
 end
 
 local function parse_scalar(path, text, default)
@@ -173,7 +173,7 @@ local function check_least(config, least)
     for key in path:gmatch "[^.]+" do value = type(value) == "table" and rawget(value, key) or nil end
     if value == nil then core.raise(('run.config: at_least names "%s", which the configuration lacks'):format(path)) end
     if type(value) ~= "number" or value % 1 ~= 0 or value < least[path] then
-      core.raise(("run.config: %s must be a whole number of at least %d, not %s"):format(path, least[path],
+      core.raise_usage(("run.config: %s must be a whole number of at least %d, not %s"):format(path, least[path],
         tostring(value)))
     end
   end
@@ -212,7 +212,7 @@ function M.config(defaults, opts)
   for _, argument in ipairs(core.arguments()) do
     local key = argument:match "^([%w_%.]+)="
     if key and rawget(config, key:match "^[^.]+") ~= nil then
-      core.raise(('run.config: the argument "%s" sets nothing; write --set %s'):format(argument, argument))
+      core.raise_usage(('run.config: the argument "%s" sets nothing; write --set %s'):format(argument, argument))
     end
   end
   require("lockstep.state.settings").compare(config, o.per_rank)

@@ -11,6 +11,10 @@ local core = {}
 ---@param message string
 function core.raise(message) end
 
+--- Raises an error of the command line: an uncaught one ends the run with exit code 2.
+---@param message string
+function core.raise_usage(message) end
+
 --- The word that was probably meant, or nil.
 ---@param word string
 ---@param words string[]

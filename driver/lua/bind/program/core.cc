@@ -47,6 +47,13 @@ using driver::GetContext;
 // raise(message): an error blamed on the script's line, however deep in the library it is noticed.
 int Raise(lua_State* state) { throw Error(ReadString(state, 1, "raise: message")); }
 
+// raise_usage(message): the same, of a command line that is wrong: if the script does not catch it,
+// the run ends with the exit code of one.
+int RaiseUsage(lua_State* state) {
+  GetContext(state).usage_error = ReadString(state, 1, "raise_usage: message");
+  throw Error(GetContext(state).usage_error);
+}
+
 // nearest(word, {words}): the word that was probably meant, or nil.
 int NearestOf(lua_State* state) {
   const std::vector<std::string> words = ReadStrings(state, 2, "nearest: words", "nearest: a word");
@@ -223,6 +230,7 @@ int OpenCore(lua_State* state) {
   RegisterObject<LineReader>(state, {{"next", NextLine}});
   lua_newtable(state);
   SetFunctions(state, {{"raise", Raise},
+                       {"raise_usage", RaiseUsage},
                        {"nearest", NearestOf},
                        {"now", Now},
                        {"resident_bytes", ResidentBytes},

@@ -162,6 +162,23 @@ t.test("SkippedSamplesAreSkippedAgain", function()
   t.truthy(total(first.loader, "skipped") > 0)
 end)
 
+t.test("RanksOfOneDpRowHaveOnePosition", function()
+  if WORLD ~= 4 then return end
+  local rank = dist.rank()
+  local function row_pack(state)
+    local loader = data.loader { source = samples, seed = 3, epochs = 1, rank = math.floor(rank / 2), world = 2 }
+    return sharding.pack { source = loader, seq_len = 8, state = state }
+  end
+  local pack = row_pack()
+  take(pack, 2)
+
+  local state = pack:state()
+
+  t.equal(#state.ranks, 2)
+  for _, theirs in ipairs(dist.all_gather_object(state)) do t.equal(theirs, state) end
+  t.equal(take(row_pack(state), 3), take(pack, 3))
+end)
+
 t.test("WhatDoesNotFitIsRefused", function()
   local pack = make(WORLD)
   take(pack, 3)

@@ -65,6 +65,23 @@ for i, tp in ipairs(SIZES) do
   end
 end
 
+t.test("ANormSummedOverAllRanksByHandCountsWholeWeightsSeveralTimes", function()
+  if WORLD == 1 then return end
+  local plain = fixture.build("qwen3", 2)
+  local model = sharding.parallelize(fixture.build("qwen3", 2), sharding.grid { tp = 2 }, { fully_shard = false })
+  local batch = fixture.batches("qwen3", 2, 1, 1, 1)[1][1]
+  plain:loss(batch):backward()
+  model(batch, "loss"):backward()
+  local squares = 0
+  for _, p in ipairs(model:parameters()) do squares = squares + p.grad:square():sum() end
+  local expected = optim.clip_grad_norm(plain:parameters(), 1e9):item()
+
+  local by_hand = dist.all_reduce(squares, "sum"):sqrt():item()
+
+  t.truthy(by_hand > 1.001 * expected, ("%.17g by hand, %.17g in truth"):format(by_hand, expected))
+  t.truthy(math.abs(optim.clip_grad_norm(model:parameters(), 1e9):item() / expected - 1) < 1e-10)
+end)
+
 t.test("MuonMakesWholeMatricesOrthogonal", function()
   local function step(model, net, batch)
     local matrices = {}

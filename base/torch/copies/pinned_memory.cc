@@ -1,4 +1,4 @@
-#include "checkpoint/offload/pinned_memory.h"
+#include "base/torch/copies/pinned_memory.h"
 
 #include <dlfcn.h>
 
@@ -8,7 +8,7 @@
 
 #include "c10/util/Exception.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::base {
 namespace {
 
 constexpr int64_t kPageBytes = 4096;
@@ -24,8 +24,9 @@ void* Symbol(const char* name) {
     if (handle == nullptr) continue;
     if (void* const symbol = dlsym(handle, name)) return symbol;
   }
-  TORCH_CHECK(false, "checkpoint: offloading from an accelerator needs ", name,
-              " of the CUDA runtime 12 or 13, which this process has not loaded; pass no offload");
+  TORCH_CHECK(
+      false, "offload: page-locked memory needs ", name,
+      " of the CUDA runtime 12 or 13, which this process has not loaded; leave offload out");
 }
 
 }  // namespace
@@ -47,4 +48,4 @@ HostMemory PinnedMemory() {
   return {.allocate = allocate, .release = release, .slab_bytes = kSlabBytes};
 }
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::base

@@ -1,16 +1,16 @@
-#include "checkpoint/offload/copy_engine.h"
+#include "base/torch/copies/copy_engine.h"
 
 #include <cstring>
 #include <map>
 
 #include "ATen/TensorOperators.h"
+#include "base/torch/copies/pinned_memory.h"
 #include "c10/core/CPUAllocator.h"
 #include "c10/core/Event.h"
 #include "c10/core/StreamGuard.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
-#include "checkpoint/offload/pinned_memory.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::base {
 namespace {
 
 c10::Storage AllocateWith(c10::Allocator* allocator, int64_t bytes) {
@@ -43,6 +43,7 @@ class DeviceEvent : public CopyEvent {
  public:
   explicit DeviceEvent(c10::Stream stream) : event_(stream.device_type()) { event_.record(stream); }
   bool IsFinished() const override { return event_.query(); }
+  void Wait() const override { event_.synchronize(); }
   void MakeWait(c10::Stream stream) const { event_.block(stream); }
 
  private:
@@ -96,6 +97,8 @@ class AcceleratorEngine : public CopyEngine {
 
 }  // namespace
 
+void CopyEngine::CopyOnHost(const at::Tensor& to, const at::Tensor& from) { to.copy_(from); }
+
 std::shared_ptr<CopyEngine> PlainCopies() {
   static const auto engine = std::make_shared<PlainEngine>();
   return engine;
@@ -106,4 +109,4 @@ std::shared_ptr<CopyEngine> AcceleratorCopies() {
   return engine;
 }
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::base

@@ -20,19 +20,19 @@
 //
 // Thread-safe.
 
-#ifndef LOCKSTEP_CHECKPOINT_OFFLOAD_COPY_ENGINE_H_
-#define LOCKSTEP_CHECKPOINT_OFFLOAD_COPY_ENGINE_H_
+#ifndef LOCKSTEP_BASE_TORCH_COPIES_COPY_ENGINE_H_
+#define LOCKSTEP_BASE_TORCH_COPIES_COPY_ENGINE_H_
 
 #include <cstdint>
 #include <memory>
 
 #include "ATen/core/TensorBody.h"
+#include "base/host_memory.h"
 #include "c10/core/Device.h"
 #include "c10/core/Storage.h"
 #include "c10/core/Stream.h"
-#include "checkpoint/offload/host_memory_pool.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::base {
 
 // A point in the work of a stream.
 class CopyEvent {
@@ -40,6 +40,8 @@ class CopyEvent {
   virtual ~CopyEvent() = default;
   // Returns whether the stream has reached this point. Does not wait.
   virtual bool IsFinished() const = 0;
+  // Returns once the stream has reached this point.
+  virtual void Wait() const = 0;
 };
 using EventPointer = std::shared_ptr<const CopyEvent>;  // null: nothing to wait for
 
@@ -66,6 +68,9 @@ class CopyEngine {
   // Gives `stream` a copy between a tensor on the device and a tensor in host memory.
   virtual void Copy(const at::Tensor& to, const at::Tensor& from, c10::Stream stream) = 0;
 
+  // Copies between two tensors in host memory, and casts. Done when it returns.
+  virtual void CopyOnHost(const at::Tensor& to, const at::Tensor& from);
+
   // Returns the source of host memory for these copies.
   virtual HostMemory host_memory() = 0;
 };
@@ -76,6 +81,6 @@ std::shared_ptr<CopyEngine> PlainCopies();
 // memory.
 std::shared_ptr<CopyEngine> AcceleratorCopies();
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::base
 
-#endif  // LOCKSTEP_CHECKPOINT_OFFLOAD_COPY_ENGINE_H_
+#endif  // LOCKSTEP_BASE_TORCH_COPIES_COPY_ENGINE_H_

@@ -1,6 +1,6 @@
 // Page-locked host memory, which an accelerator copies from and to while the CPU goes on.
 //
-//    auto pool = std::make_shared<HostMemoryPool>(PinnedMemory());
+//    auto pool = std::make_shared<HostMemoryPool>(base::PinnedMemory());
 //
 // The failure this prevents: a copy between a device and ordinary memory is not asynchronous. The
 // CPU waits for it and starts no further kernels. Use PageableMemory where all tensors are on the
@@ -10,17 +10,17 @@
 // loaded into the process. This library does not link CUDA, so one program runs with and without
 // it.
 
-#ifndef LOCKSTEP_CHECKPOINT_OFFLOAD_PINNED_MEMORY_H_
-#define LOCKSTEP_CHECKPOINT_OFFLOAD_PINNED_MEMORY_H_
+#ifndef LOCKSTEP_BASE_TORCH_COPIES_PINNED_MEMORY_H_
+#define LOCKSTEP_BASE_TORCH_COPIES_PINNED_MEMORY_H_
 
-#include "checkpoint/offload/host_memory_pool.h"
+#include "base/host_memory.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::base {
 
 // Returns a source of page-locked memory. It locks 4 MiB at a time for smaller requests. Throws
 // c10::Error if the process has no CUDA runtime.
 HostMemory PinnedMemory();
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::base
 
-#endif  // LOCKSTEP_CHECKPOINT_OFFLOAD_PINNED_MEMORY_H_
+#endif  // LOCKSTEP_BASE_TORCH_COPIES_PINNED_MEMORY_H_

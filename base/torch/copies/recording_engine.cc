@@ -1,4 +1,4 @@
-#include "checkpoint/offload/recording_engine.h"
+#include "base/torch/copies/recording_engine.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,7 +14,7 @@
 // and for each operation that may run next, the operations that the host gave earlier and that
 // touch the same elements must be done.
 
-namespace lockstep::checkpoint {
+namespace lockstep::base {
 
 class RecordingEngine::Event : public CopyEvent {
  public:
@@ -24,21 +24,32 @@ class RecordingEngine::Event : public CopyEvent {
   bool IsFinished() const override {
     engine_->CheckDevice();
     if (!engine_->is_finished()) return false;
-    size_t& known = engine_->known_[stream_];
-    known = std::max(known, position_);
+    NoteFinished();
     return true;
+  }
+
+  void Wait() const override {
+    engine_->CheckDevice();
+    NoteFinished();
   }
 
   int stream() const { return stream_; }
   size_t position() const { return position_; }
 
  private:
+  void NoteFinished() const {
+    size_t& known = engine_->known_[stream_];
+    known = std::max(known, position_);
+  }
+
   RecordingEngine* const engine_;
   const int stream_;
   const size_t position_;
 };
 
 namespace {
+
+constexpr int kHost = RecordingEngine::kStreams - 1;
 
 int IndexOf(c10::Stream stream) { return static_cast<int>(stream.id()); }
 
@@ -69,8 +80,8 @@ RecordingEngine::Access RecordingEngine::AccessTo(const at::Tensor& tensor, bool
   Access access{
       .memory = nullptr, .buffer = 0, .bytes = {}, .is_everything = false, .is_write = is_write};
   if (found == buffers_.end()) {
-    access.memory = tensor.const_data_ptr();
-    access.is_everything = true;  // a block of the pool
+    access.memory = tensor.storage().data();
+    access.is_everything = true;  // a block of a pool, or an array of the host
     return access;
   }
   access.buffer = found->second.id;
@@ -85,8 +96,9 @@ std::string RecordingEngine::NameOf(const at::Tensor& tensor) const {
 
 RecordingEngine::Operation& RecordingEngine::Add(int stream, const std::string& text,
                                                  std::vector<Access> accesses) {
-  operations_.push_back(
-      {stream, queued_[stream]++, absl::StrCat(stream, ": ", text), std::move(accesses), known_});
+  operations_.push_back({stream, queued_[stream]++,
+                         absl::StrCat(stream == kHost ? "host" : absl::StrCat(stream), ": ", text),
+                         std::move(accesses), known_});
   return operations_.back();
 }
 
@@ -104,6 +116,17 @@ at::Tensor RecordingEngine::Make(at::IntArrayRef sizes) {
 
 void RecordingEngine::Compute(const std::vector<at::Tensor>& reads,
                               const std::vector<at::Tensor>& writes) {
+  Compute(current_, reads, writes);
+}
+
+void RecordingEngine::ComputeOnHost(const std::vector<at::Tensor>& reads,
+                                    const std::vector<at::Tensor>& writes) {
+  Compute(kHost, reads, writes);
+  known_[kHost] = queued_[kHost];  // the streams are given nothing before it is done
+}
+
+void RecordingEngine::Compute(int stream, const std::vector<at::Tensor>& reads,
+                              const std::vector<at::Tensor>& writes) {
   std::vector<Access> accesses;
   std::string text = "compute";
   for (const at::Tensor& tensor : reads) {
@@ -114,7 +137,7 @@ void RecordingEngine::Compute(const std::vector<at::Tensor>& reads,
     accesses.push_back(AccessTo(tensor, true));
     absl::StrAppend(&text, " to ", NameOf(tensor));
   }
-  Add(current_, text, std::move(accesses));
+  Add(stream, text, std::move(accesses));
 }
 
 c10::Stream RecordingEngine::Current(at::Device device) {
@@ -170,7 +193,8 @@ void RecordingEngine::Free(void* data) {
 
 void RecordingEngine::AlsoUsedBy(const c10::Storage& storage, c10::Stream stream) {
   CheckDevice();
-  buffers_.at(storage.data()).users.insert(IndexOf(stream));
+  const auto found = buffers_.find(storage.data());
+  if (found != buffers_.end()) found->second.users.insert(IndexOf(stream));
 }
 
 void RecordingEngine::Copy(const at::Tensor& to, const at::Tensor& from, c10::Stream stream) {
@@ -178,6 +202,11 @@ void RecordingEngine::Copy(const at::Tensor& to, const at::Tensor& from, c10::St
   to.copy_(from);
   Add(IndexOf(stream), absl::StrCat("copy ", NameOf(from), " to ", NameOf(to)),
       {AccessTo(from, false), AccessTo(to, true)});
+}
+
+void RecordingEngine::CopyOnHost(const at::Tensor& to, const at::Tensor& from) {
+  to.copy_(from);
+  ComputeOnHost({from}, {to});
 }
 
 HostMemory RecordingEngine::host_memory() { return PageableMemory(); }
@@ -227,4 +256,4 @@ std::vector<std::string> RecordingEngine::Problems() const {
   return {problems.begin(), problems.end()};
 }
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::base
