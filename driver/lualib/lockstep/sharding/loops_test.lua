@@ -75,7 +75,8 @@ for _, name in ipairs(WRAPPERS) do
     t.truthy(getmetatable(model) == getmetatable(sharding[kind](fixture.net())))
     t.truthy((model(fixture.tokens(1)) - fixture.net()(fixture.tokens(1))):abs():max():item() < 1e-12)
   end
-  t.raises('expected "data_parallel" or "fully_shard", not "ddp"', sharding.parallel, fixture.net(), "ddp")
+  t.raises('expected "data_parallel", "fully_shard" or a table of sizes, not "ddp"', sharding.parallel, fixture.net(),
+    "ddp")
   t.raises('unknown option "prefetch"', sharding.parallel, fixture.net(), "fully_shard", { prefetch = 0 })
   t.raises('did you mean "find_unused"', sharding.parallel, fixture.net(), "data_parallel",
     { data_parallel = { find_unusd = true } })
