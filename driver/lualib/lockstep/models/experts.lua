@@ -121,12 +121,13 @@ local function across_ranks(owner, experts, rows, ends)
     { sent = received, received = sent, group = group })
 end
 
---- Returns the router's probabilities: in float32, as in transformers, and in float64 where the model is.
+--- The dtype of a router's probabilities: float32, as in transformers, and float64 where the model is.
+local function wide(x) return x.dtype == torch.float64 and torch.float64 or torch.float32 end
+
+--- Returns the router's probabilities.
 ---@param logits torch.Tensor [tokens, experts]
 ---@return torch.Tensor # [tokens, experts]
-function M.probabilities(logits)
-  return logits:softmax(-1, { dtype = logits.dtype == torch.float64 and torch.float64 or torch.float32 })
-end
+function M.probabilities(logits) return logits:softmax(-1, { dtype = wide(logits) }) end
 
 --- Returns y [tokens, hidden] and the router's logits [tokens, experts]. With `normalize` the probabilities of a
 --- token's experts add up to 1.

@@ -91,9 +91,9 @@ local STEPS = {
 
 --- Raises for a product of axes that does not run.
 local function check_axes(grid)
-  check(grid.pp == 1 or grid.cp == 1 and grid.ep == 1, "a grid of %s is not supported: a stage of a pipeline sees whole "
-    .. "sequences, and holds all experts of its layers; leave out pp, or cp and ep. The combinations that run are in "
-    .. "docs/parallelism.md", tostring(grid))
+  check(grid.pp == 1 or grid.cp == 1 and grid.ep == 1, "a grid of %s is not supported: a stage of a pipeline sees "
+    .. "whole sequences, and holds all experts of its layers; leave out pp, or cp and ep. The combinations that run "
+    .. "are in docs/parallelism.md", tostring(grid))
 end
 
 --- Checks the arguments, and applies the steps. Returns the options, and those of fully_shard, or nil and those of
