@@ -7,10 +7,12 @@ blocks() { awk '/^```lua$/ {inside = 1; print ""; next} /^```/ {inside = 0} {pri
 
 failed=0
 for page in docs/*.md; do
-  blocks "$page" >"$TEST_TMPDIR/$(basename "$page" .md).md.lua"
-  grep -q '[^[:space:]]' "$TEST_TMPDIR/$(basename "$page" .md).md.lua" || continue
+  name=$(basename "$page" .md)
+  blocks "$page" >"$TEST_TMPDIR/$name.md.lua"
+  grep -q '[^[:space:]]' "$TEST_TMPDIR/$name.md.lua" || continue
   echo "== $page"
-  driver/lockstep --nproc 2 --timeout 30 --run-dir "$TEST_TMPDIR/run" "$TEST_TMPDIR/$(basename "$page" .md).md.lua" || failed=1
+  # A folder for each page: a page would go on from the state that another one has saved.
+  driver/lockstep --nproc 2 --timeout 30 --run-dir "$TEST_TMPDIR/run-$name" "$TEST_TMPDIR/$name.md.lua" || failed=1
 done
 
 # A script that needs other ranks says so.
