@@ -25,7 +25,8 @@ local MODULES = {
   { "sharding", "lockstep/sharding.lua", "lockstep/sharding/data_parallel.lua", "lockstep/sharding/dataset.lua",
     "lockstep/sharding/fully_shard.lua", "lockstep/sharding/loops/accumulate.lua",
     "lockstep/sharding/loops/evaluate.lua", "lockstep/sharding/loops/means.lua", "lockstep/sharding/pack.lua",
-    "lockstep/sharding/tensor_parallel.lua", "lockstep/sharding/context_parallel.lua" },
+    "lockstep/sharding/grid.lua", "lockstep/sharding/parallelize.lua", "lockstep/sharding/pipeline.lua",
+    "lockstep/sharding/propose.lua", "lockstep/sharding/tensor_parallel.lua", "lockstep/sharding/context_parallel.lua" },
   { "checkpoint", "lockstep/checkpoint.lua" },
   { "tiled_mlp", "lockstep/tiled_mlp.lua" },
   { "losses", "lockstep/losses.lua", "lockstep/losses/preferences.lua", "lockstep/losses/rollouts.lua" },
@@ -41,7 +42,7 @@ local MODULES = {
   { "data", "lockstep/data.lua" },
   { "files", "lockstep/files.lua" },
   { "log", "lockstep/log.lua" },
-  { "run", "lockstep/run.lua" },
+  { "run", "lockstep/run.lua", "lockstep/run/elastic.lua" },
   { "lockstep", "lockstep.lua", "lockstep/graph.lua", "lockstep/watching.lua" },
   { "testing", "lockstep/testing.lua" },
 }

@@ -185,7 +185,7 @@ end
 --- Collective: every rank of the run calls this with the same sizes.
 ---@param sizes {tp: integer?, cp: integer?, ep: integer?, pp: integer?, dp: integer?, replicas: integer?}?
 ---@return sharding.Grid
-local function grid_of(sizes)
+function M.grid(sizes)
   local grid = setmetatable(M.sizes(sizes, dist.world_size()), Grid)
   grid.groups = {}
   local text = "tp %d, cp %d, ep %d, pp %d, dp %d, replicas %d"
@@ -207,6 +207,6 @@ function M.note(model, grid) grid_of_model[model] = grid end
 ---@return sharding.Grid?
 function M.of(model) return model ~= nil and grid_of_model[model] or nil end
 
-M.grid = agreement.counted(grid_of)
+M.grid = agreement.counted(M.grid)
 
 return M

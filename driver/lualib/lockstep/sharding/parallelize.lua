@@ -152,7 +152,7 @@ end
 ---@param grid sharding.Grid
 ---@param opts sharding.ParallelOptions?
 ---@return sharding.FullyShard|sharding.DataParallel|sharding.Pipeline
-local function parallelize(net, grid, opts)
+function M.parallelize(net, grid, opts)
   local o, shards, replicas = prepare(net, grid, opts, true)
   local model
   if grid.pp > 1 then
@@ -164,7 +164,7 @@ local function parallelize(net, grid, opts)
   return model
 end
 
-M.parallelize = agreement.counted(parallelize)
+M.parallelize = agreement.counted(M.parallelize)
 
 --- Does the same to a net that nn.parameter.on_meta built. `fill(shards)` gives it values, and returns the model of
 --- fully_shard with the options `shards`, or nothing where they are nil.
