@@ -79,6 +79,13 @@ local function check_adapted(caller, model)
   return chosen
 end
 
+--- Raises for a model whose layers are stages on several ranks: each has the adapters of its own layers.
+local function refuse_stages(caller, model)
+  if not require("lockstep.sharding.pipeline").is_one(model) then return end
+  core.raise(caller .. ": the model's layers are divided into stages (pp). models.save writes its weights; for the "
+    .. "adapters alone go on with pp = 1 from the run's state")
+end
+
 --- Raises where a parameter of a module that is saved as a whole has another name, under which it is not saved.
 local function check_ties(caller, model, saved)
   local owners, is_saved = {}, {}
@@ -241,6 +248,7 @@ end
 ---@param dir string
 function M.save(model, dir)
   check_adapted("lora.save", model)
+  refuse_stages("lora.save", model)
   if type(dir) ~= "string" then core.raise("lora.save: the folder must be a string, not a " .. type(dir)) end
   agreement.begin("lora.save") -- before the gathering of a sharded model
   replicas.check("lora.save", model)
@@ -286,6 +294,7 @@ end
 ---@return integer count linear layers and parameters that had an adapter
 function M.merge(model)
   check_adapted("lora.merge", model)
+  refuse_stages("lora.merge", model)
   check_plain("lora.merge", model, "of replicas give the module inside, replicas.module")
   local net = net_of(model)
   local chosen, owners = chosen_of(net), {}

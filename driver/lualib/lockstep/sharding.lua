@@ -47,7 +47,7 @@ function M.parallel(net, kind, opts)
       "sharding.parallel: fully_shard of the table must be true or false, not a %s", type(shards))
     local grid = M.grid(sizes)
     return M.parallelize(net, grid, { fully_shard = shards and o.fully_shard or false, sequence = sequence,
-      order = order, chunks = chunks, data_parallel = not shards and o.data_parallel or nil })
+      order = order, chunks = chunks, data_parallel = not shards and opts and opts.data_parallel or nil })
   end
   local found = disagreement.gather(tostring(kind), (o[kind] or {}).group)
   if found then core.raise("sharding.parallel: every rank must give the same kind, got " .. found) end

@@ -46,6 +46,9 @@ end
 --- Methods of the class that has a head for labels.
 local Classifier = {}
 
+--- See CausalLM:init.
+---@param raw table<string, any> config.json
+---@param opts table?
 function Classifier:init(raw, opts)
   self.base.init(self, raw, opts)
   self.lm_head = nil

@@ -52,7 +52,7 @@ end
 local function move(state, holder)
   local listed = {}
   for i, name in ipairs(dist.rank() == holder and plain.keys(state) or {}) do
-    listed[i] = { name = name, shape = shape_of(state[name]), dtype = tostring(state[name].dtype):match "%w+$" }
+    listed[i] = { name = name, shape = shape_of(state[name]), dtype = tostring(state[name].dtype):match "[%w_]+$" }
   end
   local moved = {}
   for _, tensor in ipairs(agreement.values(listed)[holder + 1]) do
@@ -78,7 +78,7 @@ function M.of_stages(state, copies, group)
   for _, name in ipairs(group:rank() > 0 and plain.keys(state) or {}) do
     local tensor = state[name]
     if not copies[name] then
-      listed[#listed + 1] = { name = name, shape = shape_of(tensor), dtype = tostring(tensor.dtype):match "%w+$" }
+      listed[#listed + 1] = { name = name, shape = shape_of(tensor), dtype = tostring(tensor.dtype):match "[%w_]+$" }
     end
   end
   for position, theirs in ipairs(dist.all_gather_object(listed, options)) do

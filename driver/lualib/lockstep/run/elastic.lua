@@ -28,6 +28,10 @@ local function check_rows(name, value)
 end
 
 --- Returns the numbers of ranks from `min` to `max` over which whole micro-batches can be shared out, in words.
+---@private
+---@param batch integer
+---@param micro_batch integer
+---@return string
 function Elastic:worlds(batch, micro_batch)
   local shown, total, found = 12, batch / micro_batch, {}
   for world = self.min, math.min(self.max, total, 2 ^ 20) do
@@ -44,15 +48,19 @@ end
 ---
 ---     local rows, micro_batches = elastic:share(16, 2)   -- 8 and 4 on two ranks; 4 and 2 on four
 ---
+--- On a grid it is the rows of dp that share: give their number, grid.dp.
+---
 --- Collective: every rank gives the same numbers.
 ---@param batch integer rows over all ranks
 ---@param micro_batch integer? rows of a micro-batch; default: all of a rank's rows are one
+---@param rows_of_dp integer? default: the number of ranks
 ---@return integer rows
 ---@return integer micro_batches
-function Elastic:share(batch, micro_batch)
+function Elastic:share(batch, micro_batch, rows_of_dp)
   check_rows("batch", batch)
   if micro_batch ~= nil then check_rows("micro_batch", micro_batch) end
-  local world, least = dist.world_size(), micro_batch or 1
+  if rows_of_dp ~= nil then check_rows("rows_of_dp", rows_of_dp) end
+  local world, least = rows_of_dp or dist.world_size(), micro_batch or 1
   plain.check(batch % least == 0, "elastic:share: a batch of %d rows is not a multiple of micro_batch = %d, on any "
     .. "number of ranks", batch, least)
   if batch % (world * least) ~= 0 then

@@ -289,12 +289,8 @@ end
 function FullyShard:no_sync(fn, ...)
   local parts = self[PARTS]
   local before = parts.is_unsynced
-  local function finish(...)
-    parts.is_unsynced = before
-    return ...
-  end
   parts.is_unsynced = true
-  return finish(parts.core:no_sync(fn, ...))
+  return plain.finally(function() parts.is_unsynced = before end, parts.core.no_sync, parts.core, fn, ...)
 end
 
 --- Scales gradients so that the norm of all of them over all ranks is at most `max_norm`; returns the norm before,

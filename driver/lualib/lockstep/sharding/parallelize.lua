@@ -63,6 +63,8 @@ local function read_options(grid, given)
     .. "replicas with fully_shard = false", grid.replicas)
   check(grid.ep == 1 or o.data_parallel == nil, "data_parallel has no options where ep is %d: fully_shard holds the "
     .. "replicas; leave them out", grid.ep)
+  check(grid.pp == 1 or o.data_parallel == nil, "data_parallel has no options where pp is %d: the pipeline averages "
+    .. "gradients; leave them out", grid.pp)
   check_choice("cp", o.cp, { "ring", "all_to_all" })
   check_choice("order", o.order, { "1f1b", "interleaved", "all_forwards_first" })
   check(o.chunks >= 1 and o.chunks % 1 == 0, "chunks must be a whole number of at least 1, not %s", o.chunks)
@@ -94,6 +96,8 @@ local function check_axes(grid)
   check(grid.pp == 1 or grid.cp == 1 and grid.ep == 1, "a grid of %s is not supported: a stage of a pipeline sees "
     .. "whole sequences, and holds all experts of its layers; leave out pp, or cp and ep. The combinations that run "
     .. "are in docs/parallelism.md", tostring(grid))
+  check(not core.verify_every() or grid.cp * grid.ep * grid.pp == 1, "--verify-every compares replicas that compute "
+    .. "the same, and a grid of %s has none; leave it out", tostring(grid))
 end
 
 --- Checks the arguments, and applies the steps. Returns the options, and those of fully_shard, or nil and those of
@@ -113,8 +117,7 @@ local function prepare(net, grid, opts, has_values)
   end
   local group = grid:group "dp_cp"
   if grid.ep > 1 then return o, expert_parallel.shards(net, grid, o.fully_shard) end
-  -- A stage by itself is the module: its pipeline averages gradients.
-  if o.fully_shard and (grid.pp == 1 or group:size() > 1) then
+  if o.fully_shard then
     return o, plain.copy(o.fully_shard, { group = group, replicas = grid.replicas })
   end
   return o, nil, plain.copy(o.data_parallel or {}, { group = group })

@@ -53,6 +53,7 @@ function M.is_one(value) return type(value) == "table" and getmetatable(value) =
 --- not used.
 ---@param batch models.Batch
 ---@param what "loss"
+---@param ... any nothing: an error
 ---@return torch.Tensor sum
 ---@return integer count
 function Pipeline:forward(batch, what, ...)
@@ -120,7 +121,10 @@ local function rows_of(self, batch, index)
     .. "[T]: its length is known to all stages before it runs; got %s", index, torch.is_tensor(ids)
     and "input_ids of shape " .. tostring(ids.shape) or "a " .. type(batch))
   local owner = splits.owner_of(self.module)
-  return owner and owner.sequence and ids:size(0) / owner.size or ids:size(0)
+  local size = owner and owner.sequence and owner.size or 1
+  check(ids:size(0) % size == 0, "micro-batch %d has %d tokens, and sequence = true needs a multiple of tp = %d", index,
+    ids:size(0), size)
+  return ids:size(0) / size
 end
 
 --- Compares the micro-batches of all ranks of the pipeline. Returns their rows, and the first stage that learns, or the

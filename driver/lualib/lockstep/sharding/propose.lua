@@ -202,8 +202,6 @@ local function axis_problem(search, axis, size)
       return ("tp %d does not divide the %d GPUs of a node"):format(size, search.device.gpus_per_node)
     end
     return search.shape.check_tp(size)
-  elseif axis == "cp" and size > 1 and search.seq_len % (2 * size) ~= 0 then
-    return ("cp %d needs sequences of a multiple of %d tokens, got %d"):format(size, 2 * size, search.seq_len)
   elseif axis == "pp" and size > #search.shape.layers then
     return ("pp %d is more than the %d layers"):format(size, #search.shape.layers)
   end
@@ -260,7 +258,13 @@ local function try_experts(search, tp, cp, pp, found)
     return
   end
   for _, ep in ipairs(expert_sizes(search, dp * cp)) do
-    try_grid(search, { tp = tp, cp = cp, ep = ep, pp = pp, dp = dp }, found)
+    if pp == 1 or cp * ep == 1 then
+      try_grid(search, { tp = tp, cp = cp, ep = ep, pp = pp, dp = dp }, found)
+    elseif not search.has_refused then
+      search.has_refused = true -- one for all of them
+      search.losers[#search.losers + 1] = { grid = { cp = cp, ep = ep, pp = pp },
+        why = "sharding.parallelize refuses pp together with cp or ep" }
+    end
   end
 end
 

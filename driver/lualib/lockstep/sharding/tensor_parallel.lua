@@ -27,6 +27,7 @@ local function same_part(owner, copies)
     local ranks, first = {}, owner.rank - owner.rank % copies
     for i = 1, copies do ranks[i] = owner.ranks[first + i] end
     owner.same_part[copies] = { group = dist.group { ranks = ranks }, ranks = ranks }
+    dist.barrier { group = owner.same_part[copies].group } -- connects now, not in the midst of a backward
   end
   return owner.same_part[copies]
 end

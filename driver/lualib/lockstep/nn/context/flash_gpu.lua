@@ -45,6 +45,14 @@ end
 
 local function taken(x, places) return places and x:index_select(0, places) or x end
 
+--- Adds what the queries see of a rank's keys to y and logs, in place.
+---@param ring table
+---@param source integer the rank whose keys these are
+---@param q torch.Tensor [n, heads, D]
+---@param k torch.Tensor [m, kv_heads, D]
+---@param v torch.Tensor [m, kv_heads, D]
+---@param y torch.Tensor [n, heads, D]
+---@param logs torch.Tensor [n, heads]
 function M.forward(ring, source, q, k, v, y, logs)
   local step = step_of(ring, source, q.device)
   if not step then return end
@@ -52,13 +60,27 @@ function M.forward(ring, source, q, k, v, y, logs)
     taken(v, step.k_places), step.q_sums, step.k_sums, step.q_longest, step.k_longest, 0, step.causal, false,
     { scale = ring.o.scale })
   more, more_logs = more:to(y.dtype), more_logs:transpose(0, 1) -- logarithms come as [heads, n]
-  if not step.q_places then return products.merge(y, logs, more, more_logs) end
+  if not step.q_places then
+    products.merge(y, logs, more, more_logs)
+    return
+  end
   local rows, row_logs = y:index_select(0, step.q_places), logs:index_select(0, step.q_places)
   products.merge(rows, row_logs, more, more_logs)
   y:index_copy_(0, step.q_places, rows)
   logs:index_copy_(0, step.q_places, row_logs)
 end
 
+--- Adds the gradients of a rank's keys and of the queries, in place; y and logs are those of all ranks' keys.
+---@param ring table
+---@param source integer the rank whose keys these are
+---@param dy torch.Tensor as y
+---@param q torch.Tensor [n, heads, D]
+---@param k torch.Tensor [m, kv_heads, D]
+---@param v torch.Tensor [m, kv_heads, D]
+---@param y torch.Tensor [n, heads, D]
+---@param logs torch.Tensor [n, heads]
+---@param dq torch.Tensor as q
+---@param dkv torch.Tensor [2, m, kv_heads, D]
 function M.backward(ring, source, dy, q, k, v, y, logs, dq, dkv)
   local step = step_of(ring, source, q.device)
   if not step then return end

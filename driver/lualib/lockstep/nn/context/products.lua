@@ -46,17 +46,16 @@ local function logarithms_of(logs, kv_heads)
   return logs:view(logs:size(0), kv_heads, logs:size(1) / kv_heads):permute(1, 2, 0)
 end
 
-local cpu, plain = {}, {}
-M.kernels = { cpu = cpu, plain = plain }
-
-function cpu.forward(q, k, v, block, scale)
+--- A block by libtorch's kernel for CPUs. Returns what the queries see of it, and the logarithms of the sums.
+local function cpu_forward(q, k, v, block, scale)
   local kv_heads, group = k:size(1), q:size(1) / k:size(1)
   local y, logs = torch._scaled_dot_product_flash_attention_for_cpu(queries_of(q, kv_heads), keys_of(k, group),
     keys_of(v, group), 0, block.causal, { scale = scale })
   return tokens_of(y), logs:permute(2, 0, 1):reshape(q:size(0), q:size(1))
 end
 
-function cpu.backward(dy, q, k, v, y, logs, block, scale)
+--- Returns the gradients of queries, keys and values; y and logs are those of all blocks together.
+local function cpu_backward(dy, q, k, v, y, logs, block, scale)
   local kv_heads, group = k:size(1), q:size(1) / k:size(1)
   local dq, dk, dv = torch._scaled_dot_product_flash_attention_for_cpu_backward(queries_of(dy, kv_heads),
     queries_of(q, kv_heads), keys_of(k, group), keys_of(v, group), queries_of(y, kv_heads),
@@ -84,7 +83,8 @@ local function scores_of(q, k, block, o, wide)
   return scores, scale
 end
 
-function plain.forward(q, k, v, block, _, o)
+--- The same as cpu_forward, written out, for every mask and device.
+local function plain_forward(q, k, v, block, _, o)
   local wide, group = M.wide(q), q:size(1) / k:size(1)
   local scores = scores_of(q, k, block, o, wide)
   local logs = scores:logsumexp({ -1 })
@@ -93,7 +93,8 @@ function plain.forward(q, k, v, block, _, o)
   return tokens_of(y), logs:permute(2, 0, 1):reshape(q:size(0), q:size(1))
 end
 
-function plain.backward(dy, q, k, v, y, logs, block, _, o)
+--- The same as cpu_backward.
+local function plain_backward(dy, q, k, v, y, logs, block, _, o)
   local wide, kv_heads, group = M.wide(q), k:size(1), q:size(1) / k:size(1)
   local scores, scale = scores_of(q, k, block, o, wide)
   local p = (scores - logarithms_of(logs, kv_heads):unsqueeze(-1)):exp()
@@ -106,6 +107,11 @@ function plain.backward(dy, q, k, v, y, logs, block, _, o)
   local dv = p:transpose(2, 3):matmul(dys):sum({ 1 })
   return tokens_of(dq), dk:permute(1, 0, 2), dv:permute(1, 0, 2)
 end
+
+M.kernels = {
+  cpu = { forward = cpu_forward, backward = cpu_backward },
+  plain = { forward = plain_forward, backward = plain_backward },
+}
 
 --- Adds a block's results to those of the blocks before, in place. `y` [n, heads, D] and `logs` [n, heads] are of the
 --- wide dtype; logs are minus infinity where there was no key yet.

@@ -1,8 +1,8 @@
 --- Cuts a language model's layers into stages, and runs one.
 ---
 ---     local stages = cut.plan(net, 4)          -- { { first = 1, last = 7 }, { first = 8, last = 15 }, ... }
----     cut.keep(net, stages, { stages[2] })     -- this rank's; the others' parameters are freed
----     local y, carry = cut.run(net, stages[2], batch, x, carry)
+---     cut.keep(net, { stages[2] })     -- this rank's; the others' parameters are freed
+---     local y, carry = cut.run(net, callee, stages[2], batch, x, carry)
 ---
 --- A stage takes and gives hidden states [T, hidden]. The first takes ids, and the last gives the loss. Names of
 --- parameters stay those of the whole model.
@@ -10,6 +10,7 @@
 local core = require "lockstep.core"
 local nn = require "lockstep.nn"
 local plain = require "lockstep.plain"
+local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -41,8 +42,8 @@ end
 local function cost_of(settings, layer)
   local experts = layer.mlp and layer.mlp.experts
   if not experts then return size_of(layer) end
-  local all = size_of(experts)
-  return size_of(layer) - all + all * settings.num_experts_per_tok / settings.num_experts
+  local all, one = size_of(experts), experts:parameters()[1]
+  return size_of(layer) - all + all * settings.num_experts_per_tok / one:size(0)
 end
 
 --- Returns the cost of each layer; the first has the embedding's in addition, and the last the head's.
@@ -51,7 +52,9 @@ end
 function M.costs(net)
   local body, costs = net:decoder(), {}
   for i, layer in ipairs(body.layers) do costs[i] = cost_of(net.settings, layer) end
-  local table_size = body.embed_tokens.weight:numel()
+  -- Not this rank's own part of it: the last rank of tp may have a smaller one, and would cut elsewhere.
+  local owner = splits.owner_of(net)
+  local table_size = net.settings.vocab_size * net.settings.hidden_size / (owner and owner.size or 1)
   costs[1] = costs[1] + table_size * EMBEDDING_PART
   costs[#costs] = costs[#costs] + table_size
   return costs

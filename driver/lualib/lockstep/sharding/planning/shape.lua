@@ -120,6 +120,7 @@ end
 ---@return sharding.ModelShape
 function M.of(raw)
   local models = require "lockstep.models" -- here, because it requires lockstep.sharding
+  local experts = require "lockstep.models.experts"
   local model = models.outline("sharding.propose", raw)
   local settings = model.settings
   local shape = { model = model, parameters = 0, kinds = {}, layers = {}, outside = 0, num_experts = 0,
@@ -137,11 +138,12 @@ function M.of(raw)
       if not counted[p] then
         counted[p] = true
         add(kind, settings, "." .. name, p, kind_of[p] ~= nil)
-        if p:dim() == 3 then shape.num_experts = p:size(0) end
         texts[#texts + 1] = name .. " " .. tostring(p.shape)
         shape.parameters = shape.parameters + p:numel()
       end
     end
+    local mixture = layer.mlp and layer.mlp.experts
+    if mixture and getmetatable(mixture) == experts.Experts then shape.num_experts = mixture.down_proj:size(0) end
     local text = table.concat(texts, "; ")
     if not known[text] then
       shape.kinds[#shape.kinds + 1] = kind
