@@ -164,7 +164,7 @@ function M.outline(caller, raw) return parameter.on_meta(find_class(caller, raw)
 ---     local judge = models.load("Qwen/Qwen3-0.6B", { num_labels = 1 })       -- to become a reward model
 ---@param dir string a folder, or OWNER/MODEL in Hugging Face's local cache
 ---@param opts models.LoadOptions?
----@return models.CausalLM|sharding.FullyShard|sharding.DataParallel
+---@return models.CausalLM|sharding.FullyShard|sharding.DataParallel|sharding.Pipeline
 function M.load(dir, opts)
   local o = options.read("models.load", opts, { dtype = options.optional, device = "cpu", ignore = options.optional,
     shard = options.optional, part = options.optional, grid = options.optional, parallel = options.optional,

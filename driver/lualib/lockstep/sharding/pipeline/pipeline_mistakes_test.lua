@@ -3,6 +3,7 @@
 local cut = require "lockstep.sharding.pipeline.cut"
 local dist = require "lockstep.distributed"
 local fixture = require "pipeline_fixture"
+local lora = require "lockstep.lora"
 local schedule = require "lockstep.sharding.pipeline.schedule"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
@@ -30,6 +31,37 @@ t.test("OrdersAndChunksAreChecked", function()
 
   t.raises('order must be "1f1b"', sharding.parallelize, net, grid, { order = "zero_bubble" })
   t.raises('take order = "interleaved"', sharding.parallelize, net, grid, { order = "1f1b", chunks = 2 })
+end)
+
+t.test("OptionsOfReplicasAndAdaptersByThemselvesAreErrors", function()
+  t.raises("data_parallel has no options where pp is 2", sharding.parallelize, fixture.build("llama", { layers = 4 }),
+    grid, { fully_shard = false, data_parallel = {} })
+  local net = fixture.build("llama", { layers = 4 })
+  lora.apply(net, { r = 2, targets = { "q_proj" } })
+  local model = sharding.parallelize(net, grid)
+  t.raises("lora.save: the model's layers are divided into stages (pp)", lora.save, model, "adapter")
+  t.raises("lora.merge: the model's layers are divided into stages (pp)", lora.merge, model)
+end)
+
+t.test("AStageByItselfHasTheOptionsOfFullyShard", function()
+  local model = sharding.parallelize(fixture.build("llama", { layers = 4 }), grid,
+    { fully_shard = { param_dtype = torch.bfloat16 } })
+  local batch = micro_batches(1)[1]
+  local sum, count = fixture.build("llama", { layers = 4 }):loss(batch)
+  local loss = sharding.accumulate(model, { batch }, count, loss_of(model)):item()
+  local exact = sum:item() / count
+  t.truthy(loss ~= exact and math.abs(loss - exact) < 0.05 * exact, loss) -- computed in bfloat16
+  for _, p in ipairs(model:parameters()) do t.equal(p.dtype, torch.float64) end
+end)
+
+t.test("RanksOfTpCutTheSameStages", function()
+  -- A part of the vocabulary is smaller on the last rank of tp. In a tie of costs that moved a layer.
+  local net = fixture.build("llama", { layers = 4 })
+  local whole = cut.costs(net)
+  sharding.tensor_parallel(net)
+  local own = cut.costs(net)
+  t.equal(dist.all_gather_object(own)[1], dist.all_gather_object(own)[2])
+  t.truthy(own[1] < whole[1], own[1])
 end)
 
 t.test("AnotherMicroBatchOfOneRankIsAnErrorThatNamesIt", function()

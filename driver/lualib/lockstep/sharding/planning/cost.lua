@@ -1,4 +1,4 @@
---- The time and the memory of one step on a grid, from formulas. docs/parallelism.md explains them.
+--- The time and the memory of one step on a grid, from formulas. docs/propose.md explains them.
 ---
 --- Memory, in bytes of a parameter that the rank holds: masters, their gradients and two moments of AdamW are
 --- float32 and take 16 / n on n ranks of dp x cp. Those of experts take 16 ep / n. Gathered weights are bfloat16 and
