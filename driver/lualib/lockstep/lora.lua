@@ -54,6 +54,10 @@ local function check_unused(caller, model)
   local advice = "call this before sharding.data_parallel(model)"
   check_plain(caller, model, advice)
   check_whole(caller, model)
+  local net = fully_shard.is_one(model) and fully_shard.net_of(model) or model
+  if nn.fields(net).stage_device then
+    core.raise(caller .. ": the module has a pipeline's stages; call this before sharding.parallelize")
+  end
   if not fully_shard.is_one(model) and data_parallel.has_replicas(model) then
     core.raise(caller .. ": the module has replicas, which would not learn of the adapters; " .. advice)
   end

@@ -13,6 +13,7 @@ local core = require "lockstep.core"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local decoder = require "lockstep.models.decoder"
 local deepseek_v3 = require "lockstep.models.families.deepseek_v3"
+local dist = require "lockstep.distributed"
 local folder = require "lockstep.models.folder"
 local gemma3 = require "lockstep.models.families.gemma3"
 local gemma3_vision = require "lockstep.models.families.gemma3_vision"
@@ -185,7 +186,13 @@ function M.load(dir, opts)
   config.check_stop_ids("config.json", raw.eos_token_id, model.settings.vocab_size)
   config.check_stop_ids("generation_config.json", model.stop_ids, model.settings.vocab_size)
   local how = { path = path, device = o.device, dtype = o.dtype or config.dtype(raw), shard = o.shard }
-  if changes then classification.add_head(tensors, raw, o.num_labels) end
+  if changes then
+    classification.add_head(tensors, raw, o.num_labels)
+    local group = o.shard and o.shard.group or nil
+    if o.grid or o.shard then -- each rank has drawn its own
+      dist.broadcast(tensors["score.weight"], group and group:ranks()[1] or 0, { group = group })
+    end
+  end
   how.packed = quantized.take(tensors, config.quantization(raw, config.ignored(o.ignore)), how.dtype)
   if o.part ~= nil then loading.take_part(model, tensors, o.part, how) end
   if o.grid then

@@ -34,7 +34,9 @@ function M.base_of(architecture)
   end
 end
 
-local function count_labels(raw)
+---@param raw table<string, any>
+---@return integer
+function M.count_labels(raw)
   if plain.is_whole(raw.num_labels, 1) then return raw.num_labels end
   local count = 0
   if type(raw.id2label) == "table" then
@@ -52,7 +54,7 @@ local Classifier = {}
 function Classifier:init(raw, opts)
   self.base.init(self, raw, opts)
   self.lm_head = nil
-  self.num_labels = count_labels(raw)
+  self.num_labels = M.count_labels(raw)
   self.score = nn.Linear(self.settings.hidden_size, self.num_labels, { bias = false })
 end
 
@@ -123,7 +125,12 @@ function M.changes(raw, num_labels)
     core.raise("models.load: num_labels must be a whole number of at least 1, got " .. tostring(num_labels))
   end
   local architecture = type(raw.architectures) == "table" and raw.architectures[1] or nil
-  if M.base_of(architecture) then return nil end
+  if M.base_of(architecture) then
+    local count = M.count_labels(raw)
+    plain.check(count == num_labels, "models.load: the folder has a head of %d labels, not num_labels = %d; leave "
+      .. "num_labels out", count, num_labels)
+    return nil
+  end
   if not names[architecture] then
     core.raise(("models.load: num_labels: %s has no class for sequence classification (those that have: %s)"):format(
       tostring(architecture), table.concat(plain.keys(names), ", ")))

@@ -190,6 +190,7 @@ end
 --- `layouts`.
 ---@class models.CausalLM: nn.Module
 ---@field config table<string, any> as config.json has it
+---@field needs_whole_sequences boolean? cannot see chunks
 ---@field settings table<string, any> the values of `keys`, and what `read` adds
 ---@field is_unread (fun(self, name: string): boolean)? of architectures whose folders hold tensors that take no part
 ---@field stage_input {stage: pipeline.Stage, x: torch.Tensor?, carry: torch.Tensor?}? while a stage of a pipeline runs

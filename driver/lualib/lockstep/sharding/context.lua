@@ -58,6 +58,8 @@ function M.attach(caller, model, members, form)
     "%s: cp needs a language model of models.load, not a %s; for other modules use sharding.context_parallel", caller,
     model.class_name)
   if members.size == 1 then return model end
+  plain.check(not model.needs_whole_sequences, "%s: the attention of a %s needs whole sequences; take cp = 1", caller,
+    model.class_name)
   wrap(model, "loss", members, form, function() return "loss" end)
   wrap(model, "log_probs", members, form, function() return "log_probs" end)
   wrap(model, "forward", members, form, function(what) return what or "logits" end)

@@ -139,6 +139,16 @@ DataParallel.__call = DataParallel.forward
 ---@return any ...
 function DataParallel:no_sync(fn, ...) return self.replicas:no_sync(fn, ...) end
 
+--- Scales gradients so that the norm of all of them is at most `max_norm`. Returns the norm before. As
+--- optim.clip_grad_norm of the parameters.
+---@param max_norm number
+---@param opts {p: number?}? the norm's exponent: 2 unless given, 1 or math.huge
+---@return torch.Tensor
+function DataParallel:clip_grad_norm(max_norm, opts)
+  local o = options.read("clip_grad_norm", opts, { p = 2 })
+  return require("lockstep.optim.clipping").clip("clip_grad_norm", self:parameters(), max_norm, o.p)
+end
+
 --- Calls fn(...): every rank has all values. For scripts that also shard (see sharding.fully_shard).
 ---@param fn function
 ---@param ... any

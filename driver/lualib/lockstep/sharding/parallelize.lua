@@ -4,6 +4,7 @@ local agreement = require "lockstep.state.agreement"
 local context = require "lockstep.sharding.context"
 local core = require "lockstep.core"
 local data_parallel = require "lockstep.sharding.data_parallel"
+local disagreement = require "lockstep.sharding.disagreement"
 local expert_parallel = require "lockstep.sharding.expert_parallel"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local grids = require "lockstep.sharding.grid"
@@ -100,6 +101,14 @@ local function check_axes(grid)
     .. "the same, and a grid of %s has none; leave it out", tostring(grid))
 end
 
+--- Raises on every rank unless all give the same options: else they would wait for each other later on.
+local function compare(o)
+  local found = disagreement.gather(("fully_shard %s, sequence %s, cp %s, order %s, chunks %d, checkpoint %s"):format(
+    o.fully_shard and "{}" or "false", tostring(o.sequence), tostring(o.cp), tostring(o.order), o.chunks,
+    o.checkpoint ~= nil and "given" or "nil"))
+  check(not found, "every rank must give the same options, got %s", found)
+end
+
 --- Checks the arguments, and applies the steps. Returns the options, and those of fully_shard, or nil and those of
 --- data_parallel.
 local function prepare(net, grid, opts, has_values)
@@ -111,6 +120,7 @@ local function prepare(net, grid, opts, has_values)
   end
   local o = read_options(grid, opts)
   check_axes(grid)
+  compare(o)
   if o.checkpoint ~= nil then net.checkpoint = o.checkpoint end
   for _, step in ipairs(STEPS) do
     if grid[step.axis] > 1 then step.apply(net, grid, o, has_values) end

@@ -3,6 +3,7 @@
 local config = require "lockstep.models.config"
 local core = require "lockstep.core"
 local cost = require "lockstep.sharding.planning.cost"
+local cut = require "lockstep.sharding.pipeline.cut"
 local folder = require "lockstep.models.folder"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
@@ -202,8 +203,14 @@ local function axis_problem(search, axis, size)
       return ("tp %d does not divide the %d GPUs of a node"):format(size, search.device.gpus_per_node)
     end
     return search.shape.check_tp(size)
-  elseif axis == "pp" and size > #search.shape.layers then
-    return ("pp %d is more than the %d layers"):format(size, #search.shape.layers)
+  elseif axis == "cp" and size > 1 and search.shape.model.needs_whole_sequences then
+    return ("cp %d: the attention of %s needs whole sequences"):format(size, search.shape.model.class_name)
+  elseif axis == "pp" and size > 1 then
+    if size > #search.shape.layers then
+      return ("pp %d is more than the %d layers"):format(size, #search.shape.layers)
+    end
+    local can, problem = pcall(cut.check, search.shape.model, 1)
+    return not can and tostring(problem):match "sharding%.parallelize: (.*)" or nil
   end
 end
 

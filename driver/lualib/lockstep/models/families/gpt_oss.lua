@@ -78,6 +78,7 @@ end
 local GptOss = decoder.CausalLM:subclass("GptOssForCausalLM")
 GptOss.model_type = "gpt_oss"
 GptOss.splits_tokens = false -- a router and experts see all tokens
+GptOss.needs_whole_sequences = true -- for cp: sinks
 GptOss.tensor_plan = false -- none: each rank would need the sinks of its heads
 GptOss.keys = decoder.keys { attention_bias = true, head_dim = 64, num_key_value_heads = 8, rms_norm_eps = 1e-5,
   rope_theta = 150000, rope_parameters = options.optional, rope_scaling = options.optional, sliding_window = 128,

@@ -314,8 +314,8 @@ t.test("LosersSayWhy", function()
   local small = propose(LLAMA_70B, { gpus = 8, memory_gib = 80 })
   t.equal(#small, 0)
   t.truthy(tostring(small):match "^no grid fits\n.*needs [%d.]+ GiB of 64 %(80 %% of 80%)", tostring(small))
-  t.equal(propose(LLAMA_8B, { seq_len = 6, tokens_per_step = 96 }).losers[1].why,
-    "cp 2 needs sequences of a multiple of 4 tokens, got 6")
+  t.equal(propose(LLAMA_8B, { grid = { pp = 2, cp = 2 } }).losers[1].why,
+    "sharding.parallelize refuses pp together with cp or ep")
 end)
 
 t.test("GivenSizesAreKept", function()

@@ -1,0 +1,75 @@
+-- Mistakes with grids of two ranks: each is one error, and never another result.
+
+local core = require "lockstep.core"
+local dist = require "lockstep.distributed"
+local models = require "lockstep.models"
+local sharding = require "lockstep.sharding"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local RANK = dist.rank()
+local TP, CP, PP, EP = sharding.grid { tp = 2 }, sharding.grid { cp = 2 }, sharding.grid { pp = 2 },
+  sharding.grid { ep = 2 }
+
+local function load(name) return models.load("tests/models/" .. name) end
+
+t.test("RanksWithOtherOptionsAreNamed", function()
+  for _, case in ipairs { { PP, { order = "1f1b" }, { order = "all_forwards_first" } },
+    { TP, { sequence = true }, {} }, { CP, { cp = "ring" }, {} }, { TP, {}, { fully_shard = false } } } do
+    t.raises("every rank must give the same options, got fully_shard", sharding.parallelize, load "qwen3", case[1],
+      case[2 + RANK])
+  end
+end)
+
+t.test("ModelsThatAnAxisCannotTakeAreErrors", function()
+  t.raises("the attention of a GptOssForCausalLM needs whole sequences", sharding.parallelize, load "gpt_oss", CP)
+  t.raises("but GptOssForCausalLM has no mixture of experts", sharding.parallelize, load "gpt_oss", EP)
+end)
+
+t.test("AModelOfFusedWeightsTakesNoPlan", function()
+  t.raises("Phi3ForCausalLM has no plan of its own, and a plan would not be right", sharding.parallelize, load "phi3",
+    TP, { plan = { ["layers.*.mlp.gate_up_proj"] = "column", ["layers.*.mlp.down_proj"] = "row" } })
+end)
+
+t.test("ReplicasAreComparedOnlyWhereTheyComputeTheSame", function()
+  local every = core.verify_every
+  core.verify_every = function() return 10 end
+  for _, grid in ipairs { CP, EP, PP } do
+    t.raises("--verify-every compares replicas that compute the same", sharding.parallelize, load "qwen3", grid)
+  end
+  core.verify_every = every
+end)
+
+-- Each rank would draw a head of its own: then the ranks of tp give other scores.
+t.test("ANewHeadIsTheSameOnAllRanksOfAGrid", function()
+  torch.manual_seed(RANK)
+  for _, shards in ipairs { { fully_shard = {} }, { fully_shard = false } } do
+    local judge = models.load("tests/models/qwen3", { num_labels = 2, grid = TP, parallel = shards })
+    local scores = judge { input_ids = torch.arange(6) }:totable()
+    local of_all = dist.all_gather_object(scores)
+    t.equal(of_all[1], of_all[2])
+  end
+  torch.manual_seed(RANK)
+  local judge = models.load("tests/models/qwen3", { num_labels = 2, shard = {} })
+  local of_all = dist.all_gather_object(judge { input_ids = torch.arange(6) }:totable())
+  t.equal(of_all[1], of_all[2])
+  t.raises("the folder has a head of 1 labels, not num_labels = 7", models.load, "tests/models/qwen3_reward",
+    { num_labels = 7 })
+end)
+
+t.test("ReplicasOnAGridClipByTheirOwnMethod", function()
+  local model = sharding.parallelize(load "qwen3", sharding.grid {}, { fully_shard = false })
+  model({ input_ids = torch.arange(6) }):sum():backward()
+  local norm = model:clip_grad_norm(1)
+  local sum = 0
+  for _, p in ipairs(model:parameters()) do sum = sum + p.grad:pow(2):sum():item() end
+  t.truthy(norm:item() > 1 and math.abs(math.sqrt(sum) - 1) < 1e-3, sum)
+end)
+
+t.test("SizesWithoutOptionsOfReplicasTakeExperts", function()
+  local net = models.build { architectures = { "MixtralForCausalLM" }, model_type = "mixtral", vocab_size = 11,
+    hidden_size = 8, intermediate_size = 8, num_hidden_layers = 1, num_attention_heads = 2, num_key_value_heads = 2,
+    num_local_experts = 4, num_experts_per_tok = 2 }
+  local whole = net:num_parameters()
+  t.truthy(sharding.parallel(net, { ep = 2 }):num_parameters() < whole)
+end)
