@@ -64,7 +64,7 @@ for _, folder in ipairs(FOLDERS) do
       local _, batch = parity.answers_of(folder)
       local plain, model = models.load(path), models.load(path)
       if NO_PLAN[folder] then
-        return t.raises("has no plan of its own; give one", sharding.tensor_parallel, model, { sequence = sequence })
+        return t.raises("has no plan of its own, and a plan would not be right", sharding.tensor_parallel, model, { sequence = sequence })
       elseif sequence and WHOLE_TOKENS[folder] then
         return t.raises("does not support it; leave it out", sharding.tensor_parallel, model, { sequence = true })
       end
