@@ -217,7 +217,7 @@ TEST(Pretrain, SequencesThatDoNotDivideByRanksAreNamed) {
 
   EXPECT_EQ(ended.exit_code, 1);
   ExpectOneComplaint(
-      ended, "sequences_per_step = 6 must be a multiple of micro_batch = 2 times the 2 ranks");
+      ended, "sequences_per_step = 6 must be a multiple of micro_batch = 2 times the 2 rows of dp");
 }
 
 }  // namespace
