@@ -18,7 +18,7 @@ local PROMPTS = { { 3, 1, 4, 1, 5, 9, 2 }, { 1, 5 } }
 local NO_PLAN = { phi3 = true, gpt_oss = true, deepseek_v3 = true, deepseek_v3_plain = true }
 
 --- Cannot split tokens.
-local WHOLE_TOKENS = { mixtral = true, olmo2 = true, olmo3 = true }
+local WHOLE_TOKENS = { olmo2 = true, olmo3 = true }
 
 local function difference(a, b) return (a - b):abs():max():item() end
 
@@ -64,7 +64,8 @@ for _, folder in ipairs(FOLDERS) do
       local _, batch = parity.answers_of(folder)
       local plain, model = models.load(path), models.load(path)
       if NO_PLAN[folder] then
-        return t.raises("has no plan of its own, and a plan would not be right", sharding.tensor_parallel, model, { sequence = sequence })
+        return t.raises("has no plan of its own, and a plan would not be right", sharding.tensor_parallel, model,
+          { sequence = sequence })
       elseif sequence and WHOLE_TOKENS[folder] then
         return t.raises("does not support it; leave it out", sharding.tensor_parallel, model, { sequence = true })
       end
