@@ -48,22 +48,32 @@ local function shape_of(tensor)
   return shape
 end
 
---- Moves the tensors of a part from the rank that holds it to rank 0. Collective.
-local function move(state, holder)
+--- Describes tensors of a state, so that another rank can receive them.
+local function list(state, names)
   local listed = {}
-  for i, name in ipairs(dist.rank() == holder and plain.keys(state) or {}) do
+  for i, name in ipairs(names) do
     listed[i] = { name = name, shape = shape_of(state[name]), dtype = tostring(state[name].dtype):match "[%w_]+$" }
   end
-  local moved = {}
-  for _, tensor in ipairs(agreement.values(listed)[holder + 1]) do
-    if dist.rank() == holder then
-      dist.send(state[tensor.name]:detach():to(dist.device()):contiguous(), 0)
-    elseif dist.rank() == 0 then
-      local into = torch.empty(tensor.shape, { dtype = torch[tensor.dtype], device = dist.device() })
-      dist.recv(into, holder)
-      moved[tensor.name] = into:cpu()
+  return listed
+end
+
+--- Sends the listed tensors of `state` from one rank to another, which puts them into `into`.
+local function carry(listed, state, from, to, into, options)
+  for _, tensor in ipairs(listed) do
+    if dist.rank() == from then
+      dist.send(state[tensor.name]:detach():to(dist.device()):contiguous(), to, options)
+    elseif dist.rank() == to then
+      local received = torch.empty(tensor.shape, { dtype = torch[tensor.dtype], device = dist.device() })
+      dist.recv(received, from, options)
+      into[tensor.name] = received:cpu()
     end
   end
+end
+
+--- Moves the tensors of a part from the rank that holds it to rank 0. Collective.
+local function move(state, holder)
+  local listed, moved = list(state, dist.rank() == holder and plain.keys(state) or {}), {}
+  carry(agreement.values(listed)[holder + 1], state, holder, 0, moved)
   return moved
 end
 
@@ -74,23 +84,10 @@ end
 ---@param group dist.Group of the stages
 ---@return table<string, torch.Tensor>
 function M.of_stages(state, copies, group)
-  local ranks, listed, options = group:ranks(), {}, { group = group }
-  for _, name in ipairs(group:rank() > 0 and plain.keys(state) or {}) do
-    local tensor = state[name]
-    if not copies[name] then
-      listed[#listed + 1] = { name = name, shape = shape_of(tensor), dtype = tostring(tensor.dtype):match "[%w_]+$" }
-    end
-  end
-  for position, theirs in ipairs(dist.all_gather_object(listed, options)) do
-    for _, tensor in ipairs(theirs) do
-      if group:rank() == position - 1 then
-        dist.send(state[tensor.name]:detach():to(dist.device()):contiguous(), ranks[1], options)
-      elseif group:rank() == 0 then
-        local into = torch.empty(tensor.shape, { dtype = torch[tensor.dtype], device = dist.device() })
-        dist.recv(into, ranks[position], options)
-        state[tensor.name] = into:cpu()
-      end
-    end
+  local ranks, options = group:ranks(), { group = group }
+  local names = group:rank() > 0 and plain.keys(state, function(name) return not copies[name] end) or {}
+  for position, theirs in ipairs(dist.all_gather_object(list(state, names), options)) do
+    carry(theirs, state, ranks[position], ranks[1], state, options)
   end
   return state
 end

@@ -64,8 +64,10 @@ function Elastic:share(batch, micro_batch, rows_of_dp)
   plain.check(batch % least == 0, "elastic:share: a batch of %d rows is not a multiple of micro_batch = %d, on any "
     .. "number of ranks", batch, least)
   if batch % (world * least) ~= 0 then
-    end_run(("elastic:share: %d rows in micro-batches of %d cannot be shared out evenly over %d ranks; the numbers of "
-      .. "ranks that can: %s"):format(batch, least, world, self:worlds(batch, least)))
+    local advice = rows_of_dp and "rows of dp"
+      or "ranks; the numbers of ranks that can: " .. self:worlds(batch, least)
+    end_run(("elastic:share: %d rows in micro-batches of %d cannot be shared out evenly over %d %s"):format(batch, least,
+      world, advice))
   end
   return batch / world, micro_batch and batch / world / micro_batch or 1
 end

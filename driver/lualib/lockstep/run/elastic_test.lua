@@ -17,6 +17,14 @@ t.test("TheGlobalBatchStays", function()
   t.equal({ run.elastic { min = world }.max, elastic.min, elastic.max }, { math.huge, 1, 3 })
 end)
 
+-- Ranks of one row of dp are given the same micro-batches: dividing by all ranks would shrink the global batch.
+t.test("OnAGridTheRowsOfDpShare", function()
+  local elastic = run.elastic { min = 1, max = 3 }
+  t.equal({ elastic:share(16, 2, 1) }, { 16, 8 })
+  t.equal({ elastic:share(16, 2, 2) }, { 8, 4 })
+  t.raises("rows_of_dp must be a whole number of at least 1, got 0", elastic.share, elastic, 16, 2, 0)
+end)
+
 t.test("WorldsThatWouldDoAreNamed", function()
   local elastic = run.elastic { min = 1, max = 8 }
   t.equal(elastic:worlds(16, 2), "1, 2, 4, 8")

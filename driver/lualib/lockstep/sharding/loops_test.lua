@@ -272,9 +272,9 @@ t.test("MistakesAreNamed", function()
   local tokens = batches_of(RANK, 1)
   local function sum(batch) return loss_sum(model, batch) end
   local function complains(message, ...) t.raises("sharding.accumulate: " .. message, sharding.accumulate, ...) end
-  complains("expected what sharding.data_parallel or sharding.fully_shard returned, not the module itself; write local "
-    .. "model = sharding.data_parallel(net)", fixture.net(), tokens, 1, sum)
-  complains("expected what sharding.data_parallel or sharding.fully_shard returned, not 5", 5, tokens, 1, sum)
+  complains("expected what sharding.data_parallel, fully_shard or parallelize returned, not the module itself; write "
+    .. "local model = sharding.data_parallel(net)", fixture.net(), tokens, 1, sum)
+  complains("expected what sharding.data_parallel, fully_shard or parallelize returned, not 5", 5, tokens, 1, sum)
   for _, without_graph in ipairs {
     function(batch) return sum(batch):detach(), 3 end,
     function(batch) return torch.no_grad(sum, batch), 3 end,

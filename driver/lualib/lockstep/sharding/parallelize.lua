@@ -13,6 +13,7 @@ local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local pipeline = require "lockstep.sharding.pipeline"
 local plain = require "lockstep.plain"
+local schedule = require "lockstep.sharding.pipeline.schedule"
 local tensor_parallel = require "lockstep.sharding.tensor_parallel"
 
 local M = {}
@@ -34,14 +35,6 @@ local function check(holds, message, ...) plain.check(holds, CALLER .. message, 
 
 --- Options that say something of one axis, and the axis.
 local OF_AXIS = { sequence = "tp", plan = "tp", cp = "cp", order = "pp", chunks = "pp" }
-
-local function check_choice(name, value, choices)
-  for _, choice in ipairs(choices) do
-    if value == nil or value == choice then return end
-  end
-  check(false, '%s must be "%s", not %s', name, table.concat(choices, '" or "'),
-    type(value) == "string" and '"' .. value .. '"' or "a " .. type(value))
-end
 
 --- Returns the options, checked.
 ---@param grid sharding.Grid
@@ -66,9 +59,10 @@ local function read_options(grid, given)
     .. "replicas; leave them out", grid.ep)
   check(grid.pp == 1 or o.data_parallel == nil, "data_parallel has no options where pp is %d: the pipeline averages "
     .. "gradients; leave them out", grid.pp)
-  check_choice("cp", o.cp, { "ring", "all_to_all" })
-  check_choice("order", o.order, { "1f1b", "interleaved", "all_forwards_first" })
-  check(o.chunks >= 1 and o.chunks % 1 == 0, "chunks must be a whole number of at least 1, not %s", o.chunks)
+  check(o.cp == nil or o.cp == "ring" or o.cp == "all_to_all", 'cp must be "ring" or "all_to_all", not %s',
+    type(o.cp) == "string" and '"' .. o.cp .. '"' or "a " .. type(o.cp))
+  if o.order == nil then o.order = o.chunks == 1 and "1f1b" or "interleaved" end
+  schedule.check(o.order, o.chunks)
   for name, axis in pairs(OF_AXIS) do
     local reason = ("where %s is 1"):format(axis)
     if grid[axis] == 1 then options.note_unused("sharding.parallelize", given, { name }, reason) end
@@ -137,7 +131,7 @@ end
 --- any.
 local function divide(net, grid, o, has_values, wrap)
   return pipeline.pipeline(net, { group = grid:group "pp", data = grid:group "dp_cp", chunks = o.chunks,
-    order = o.order or (o.chunks > 1 and "interleaved" or "1f1b"), wrap = wrap, has_values = has_values,
+    order = o.order, wrap = wrap, has_values = has_values,
     dtype = o.fully_shard and o.fully_shard.param_dtype or nil })
 end
 

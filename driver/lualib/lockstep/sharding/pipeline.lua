@@ -333,7 +333,6 @@ end
 ---@param o sharding.PipelineOptions
 ---@return sharding.Pipeline
 function M.pipeline(net, o)
-  schedule.check(o.order, o.chunks)
   local num_ranks, position = o.group:size(), o.group:rank() + 1
   local stages = cut.plan(net, num_ranks * o.chunks)
   local own = {}

@@ -26,7 +26,7 @@ end
 
 local function check_arguments(model, micro_batches, count, fn)
   if not (data_parallel.is_one(model) or fully_shard.is_one(model) or pipeline.is_one(model)) then
-    fail("expected what sharding.data_parallel or sharding.fully_shard returned, not %s", nn.is_module(model)
+    fail("expected what sharding.data_parallel, fully_shard or parallelize returned, not %s", nn.is_module(model)
       and "the module itself; write local model = sharding.data_parallel(net), on one rank too, and call model, not net"
       or describe(model))
   end

@@ -41,6 +41,9 @@ t.test("OptionsOfReplicasAndAdaptersByThemselvesAreErrors", function()
   local model = sharding.parallelize(net, grid)
   t.raises("lora.save: the model's layers are divided into stages (pp)", lora.save, model, "adapter")
   t.raises("lora.merge: the model's layers are divided into stages (pp)", lora.merge, model)
+  -- Replicas of the stage would not learn of new adapters, and drift apart.
+  t.raises("the module has a pipeline's stages; call this before sharding.parallelize", lora.apply,
+    new_model({ order = "1f1b" }).module, { r = 2, targets = { "q_proj" } })
 end)
 
 t.test("AStageByItselfHasTheOptionsOfFullyShard", function()

@@ -31,7 +31,7 @@ Runner.__index = Runner
 ---@return pipeline.Runner
 function M.new(fields) return setmetatable(fields, Runner) end
 
-local function key(gradient, stage, micro_batch) return (gradient and "b" or "f") .. stage .. " " .. micro_batch end
+local key = schedule.key
 
 --- Compares an operation with the next of the list that the simulation has proven. For the debug mode.
 local function note(pass, op)

@@ -71,6 +71,7 @@ local function limit_of(o, rank)
 end
 
 local function key(gradient, stage, micro_batch) return (gradient and "b" or "f") .. stage .. " " .. micro_batch end
+M.key = key
 
 --- Puts a message at the end of the lists of both ranks; into the batch that both have there, if there is one.
 local function send(lists, from_rank, to_rank, message)
@@ -241,8 +242,8 @@ function M.check(order, chunks)
   local known = false
   for _, one in ipairs(M.ORDERS) do known = known or one == order end
   if not known then
-    core.raise(('sharding.parallelize: order must be "%s", not "%s"'):format(table.concat(M.ORDERS, '", "'),
-      tostring(order)))
+    core.raise(('sharding.parallelize: order must be "%s", not %s'):format(table.concat(M.ORDERS, '" or "'),
+      type(order) == "string" and '"' .. order .. '"' or "a " .. type(order)))
   end
   if type(chunks) ~= "number" or chunks < 1 or chunks % 1 ~= 0 then
     core.raise("sharding.parallelize: chunks must be a whole number of at least 1, not " .. tostring(chunks))

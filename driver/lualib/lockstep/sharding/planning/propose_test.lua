@@ -318,6 +318,16 @@ t.test("LosersSayWhy", function()
     "sharding.parallelize refuses pp together with cp or ep")
 end)
 
+t.test("GridsThatAModelCannotTakeAreLosers", function()
+  local proposals = propose("tests/models/gpt_oss", { gpus = 8 })
+  local texts = {}
+  for _, loser in ipairs(proposals.losers) do texts[#texts + 1] = loser.why end
+  local text = table.concat(texts, "; ")
+  t.truthy(#proposals > 0)
+  t.truthy(text:find("cp 2: the attention of GptOssForCausalLM needs whole sequences", 1, true), text)
+  for _, one in ipairs(proposals) do t.equal({ one.grid.tp, one.grid.cp, one.grid.ep }, { 1, 1, 1 }) end
+end)
+
 t.test("GivenSizesAreKept", function()
   for _, one in ipairs(propose(LLAMA_8B, { grid = { pp = 2, dp = 2 } })) do
     t.equal({ one.grid.pp, one.grid.dp }, { 2, 2 })
