@@ -66,8 +66,8 @@ function Elastic:share(batch, micro_batch, rows_of_dp)
   if batch % (world * least) ~= 0 then
     local advice = rows_of_dp and "rows of dp"
       or "ranks; the numbers of ranks that can: " .. self:worlds(batch, least)
-    end_run(("elastic:share: %d rows in micro-batches of %d cannot be shared out evenly over %d %s"):format(batch, least,
-      world, advice))
+    end_run(("elastic:share: %d rows in micro-batches of %d cannot be shared out evenly over %d %s"):format(batch,
+      least, world, advice))
   end
   return batch / world, micro_batch and batch / world / micro_batch or 1
 end
