@@ -27,7 +27,7 @@ Plan Make(const std::vector<Sample>& samples, const PlanOptions& options) {
   return plan.ok() ? *plan : Plan{};
 }
 
-// What one rank holds in one step: tokens and cost of samples and shares.
+// The tokens and the cost of the samples and shares that one rank holds in one step.
 struct Held {
   int64_t tokens = 0;
   double cost = 0;
@@ -48,7 +48,7 @@ Held HeldBy(const Plan& plan, const MicroBatch& micro_batch, const std::vector<S
   return held;
 }
 
-// Where the samples of a step are split: by sample, the group's first rank and size, and the ranks
+// The groups of a step: by sample, the group's first rank and size, and the ranks
 // that list a share.
 using Groups = std::map<int64_t, std::pair<Share, std::vector<int>>>;
 
@@ -193,7 +193,7 @@ TEST(PlanSplit, IsTheSameEachTime) {
   }
 }
 
-// The failure that splitting prevents, beside the remedy: a step lasts as long as its longest
+// The failure that splitting prevents, and the remedy: a step lasts as long as its longest
 // sample.
 TEST(PlanSplit, TwoRanksShareASampleThatIsLongerThanAllOthers) {
   std::vector<Sample> samples = {{.tokens = 90, .cost = 90, .may_split = true}};

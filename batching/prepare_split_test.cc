@@ -53,7 +53,7 @@ RandomCase MakeCase(std::mt19937& random) {
   return c;
 }
 
-// What is known of a token of a sample: its label, position, advantage and mark.
+// A token as a micro-batch describes it.
 struct Token {
   int64_t label = 0, position = 0;
   float advantage = 0;
@@ -61,7 +61,7 @@ struct Token {
   bool operator==(const Token&) const = default;
 };
 
-// What a micro-batch must say of token `t` of a sample of which `tokens` are kept.
+// Returns token `t` of a sample whose first `tokens` are kept.
 Token Expected(const TensorSample& sample, int64_t t, int64_t tokens) {
   const auto is_marked = [&](int64_t i) {
     return i > 0 && sample.loss_mask[i].item<int64_t>() == 1;
@@ -83,7 +83,7 @@ Token At(const TensorMicroBatch& batch, int64_t i) {
           .is_marked = batch.loss_mask[i].item<bool>()};
 }
 
-// Which tokens of each sample the ranks hold, and how often.
+// How often the ranks hold each token of each sample.
 using Times = std::map<int64_t, std::map<int64_t, int>>;
 
 // Checks the i-th sequence of a micro-batch, which begins at `begin`. Returns its length.
