@@ -8,6 +8,7 @@
 
 #include "ATen/ops/cat.h"
 #include "ATen/ops/empty.h"
+#include "ATen/ops/full.h"
 #include "ATen/ops/scalar_tensor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -25,25 +26,29 @@ class PackedRows {
     packed_ = at::empty(row, dtype);
   }
 
-  void Append(const at::Tensor& tensor, int64_t rows) {
-    packed_.narrow(0, next_, rows).copy_(tensor.narrow(0, 0, rows));
+  void Append(const at::Tensor& tensor, const Piece& piece) {
+    const int64_t rows = piece.end - piece.begin;
+    packed_.narrow(0, next_, rows).copy_(tensor.narrow(0, piece.begin, rows));
     next_ += rows;
   }
 
-  // True in the runs, up to `rows`; of a bool output.
-  void AppendRuns(const std::vector<std::pair<int64_t, int64_t>>& runs, int64_t rows) {
+  // True in the runs, as far as they lie in the piece; of a bool output.
+  void AppendRuns(const std::vector<std::pair<int64_t, int64_t>>& runs, const Piece& piece) {
     bool* first = packed_.mutable_data_ptr<bool>() + next_;
+    const int64_t rows = piece.end - piece.begin;
+    const auto at = [&](int64_t t) {
+      return first + std::clamp<int64_t>(t - piece.begin, 0, rows);
+    };
     std::fill(first, first + rows, false);
-    for (const auto& [begin, end] : runs)
-      std::fill(first + std::min(begin, rows), first + std::min(end, rows), true);
+    for (const auto& [begin, end] : runs) std::fill(at(begin), at(end), true);
     next_ += rows;
   }
 
-  // 0 to rows - 1; of an int64 output.
-  void AppendPositions(int64_t rows) {
+  // The numbers of the piece; of an int64 output.
+  void AppendPositions(const Piece& piece) {
     int64_t* first = packed_.mutable_data_ptr<int64_t>() + next_;
-    std::iota(first, first + rows, int64_t{0});
-    next_ += rows;
+    std::iota(first, first + (piece.end - piece.begin), piece.begin);
+    next_ += piece.end - piece.begin;
   }
 
   void Fill(const c10::Scalar& value, int64_t rows) {
@@ -67,6 +72,26 @@ void PackTensors(const std::vector<const TensorSample*>& samples,
     }
   }
   for (const auto& [name, tensors] : parts) batch.tensors[name] = at::cat(tensors, 0);
+}
+
+constexpr int64_t kNoLabel = -100;
+
+// Returns for each of the first `tokens` tokens the next one's id if it has a loss, else kNoLabel.
+at::Tensor LabelsOf(const TensorSample& sample, const Item& item, int64_t tokens) {
+  at::Tensor labels = at::full({tokens}, kNoLabel, at::kLong);
+  for (const auto& [begin, end] : item.outline->loss) {
+    const int64_t first = std::max<int64_t>(begin, 1), last = std::min(end, tokens);
+    if (first < last)
+      labels.narrow(0, first - 1, last - first)
+          .copy_(sample.input_ids.narrow(0, first, last - first));
+  }
+  return labels;
+}
+
+// Returns the tokens that a micro-batch holds of its i-th sample, which has `tokens`.
+std::vector<Piece> PiecesHeld(const TensorMicroBatch& batch, size_t i, int64_t tokens) {
+  if (i >= batch.shares.size()) return {{0, tokens}};
+  return PiecesOf(tokens, batch.shares[i].ranks, batch.shares[i].place);
 }
 
 // --- Fills ---------------------------------------------------------------------------------------
@@ -160,7 +185,8 @@ void Packer::CheckFills(const std::set<std::string>& given) const {
 }
 
 TensorMicroBatch Packer::Pack(const std::string& kind, const std::vector<const Item*>& items,
-                              const std::vector<const TensorSample*>& samples, bool padding,
+                              const std::vector<const TensorSample*>& samples,
+                              std::vector<SampleShare> shares, int largest_group, bool padding,
                               bool shorten) const {
   std::vector<const Extent*> extents;
   extents.reserve(items.size());
@@ -168,18 +194,28 @@ TensorMicroBatch Packer::Pack(const std::string& kind, const std::vector<const I
   TensorMicroBatch batch;
   batch.kind = kind;
   batch.padding = padding;
+  batch.shares = std::move(shares);
+  batch.largest_group = largest_group;
   int64_t tokens = 0;
-  for (const Extent* extent : extents) {
-    batch.seq_lens.push_back(extent->tokens);
-    tokens += extent->tokens;
+  for (size_t i = 0; i < extents.size(); ++i) {
+    int64_t held = 0;
+    for (const Piece& piece : PiecesHeld(batch, i, extents[i]->tokens))
+      held += piece.end - piece.begin;
+    batch.seq_lens.push_back(held);
+    tokens += held;
   }
   const int64_t multiple = options_.pad_to_multiple_of;
   const int64_t length = (tokens + multiple - 1) / multiple * multiple;
-  batch.seq_lens.back() += length - tokens;
+  if (length > tokens && items.size() == batch.shares.size()) {
+    batch.seq_lens.push_back(length - tokens);  // a share's tokens are the group's, too
+  } else {
+    batch.seq_lens.back() += length - tokens;
+  }
   batch.padding_tokens = padding ? length : length - tokens;
   PackTokens(items, samples, extents, length - tokens, length, batch);
   PackTensors(samples, extents, batch);
   if (padding) batch.loss_mask.fill_(false);
+  if (padding && batch.labels.defined()) batch.labels.fill_(kNoLabel);
   return batch;
 }
 
@@ -190,35 +226,45 @@ void Packer::PackTokens(const std::vector<const Item*>& items,
   PackedRows input_ids(length, at::kLong);
   PackedRows loss_mask(length, at::kBool);
   PackedRows position_ids(length, at::kLong);
+  PackedRows labels(batch.largest_group > 1 ? length : 0, at::kLong);
   std::map<std::string, PackedRows> streams;
   for (const auto& [name, stream] : streams_)
     streams.emplace(name, PackedRows(length, stream.dtype, stream.row));
   for (size_t i = 0; i < samples.size(); ++i) {
     const TensorSample& sample = *samples[i];
     const int64_t tokens = extents[i]->tokens;
-    input_ids.Append(sample.input_ids, tokens);
-    loss_mask.AppendRuns(items[i]->outline->loss, tokens);
-    if (sample.position_ids.defined()) {
-      position_ids.Append(sample.position_ids, tokens);
-    } else {
-      position_ids.AppendPositions(tokens);
-    }
-    for (auto& [name, packer] : streams) {
-      const auto it = sample.streams.find(name);
-      const StreamFill& fill = streams_.at(name).fill;
-      // A copy's pixels still belong to its placeholders.
-      if (batch.padding && name != options_.token_types) {
-        packer.Fill(fill.padding, tokens);
-      } else if (it != sample.streams.end()) {
-        packer.Append(it->second, tokens);
+    at::Tensor labels_of_sample;
+    if (batch.largest_group > 1) labels_of_sample = LabelsOf(sample, *items[i], tokens);
+    for (const Piece& piece : PiecesHeld(batch, i, tokens)) {
+      input_ids.Append(sample.input_ids, piece);
+      loss_mask.AppendRuns(items[i]->outline->loss, piece);
+      if (labels_of_sample.defined()) labels.Append(labels_of_sample, piece);
+      if (sample.position_ids.defined()) {
+        position_ids.Append(sample.position_ids, piece);
       } else {
-        packer.Fill(fill.absent, tokens);
+        position_ids.AppendPositions(piece);
+      }
+      for (auto& [name, packer] : streams) {
+        const auto it = sample.streams.find(name);
+        const StreamFill& fill = streams_.at(name).fill;
+        // A copy's pixels still belong to its placeholders.
+        if (batch.padding && name != options_.token_types) {
+          packer.Fill(fill.padding, piece.end - piece.begin);
+        } else if (it != sample.streams.end()) {
+          packer.Append(it->second, piece);
+        } else {
+          packer.Fill(fill.absent, piece.end - piece.begin);
+        }
       }
     }
   }
   input_ids.Fill(options_.pad_token_id, num_padding);
   loss_mask.Fill(false, num_padding);
-  position_ids.AppendPositions(num_padding);
+  position_ids.AppendPositions({0, num_padding});
+  if (batch.largest_group > 1) {
+    labels.Fill(kNoLabel, num_padding);
+    batch.labels = labels.packed();
+  }
   batch.input_ids = input_ids.packed();
   batch.loss_mask = loss_mask.packed();
   batch.position_ids = position_ids.packed();

@@ -23,10 +23,12 @@ class Packer {
   // c10::ValueError if samples differ in them, or if they do not suit options.streams.
   Packer(const PrepareOptions& options, const std::vector<Outline>& index);
 
-  // Packs the items one after the other. With `padding` the result trains nothing; with `shorten`
-  // it holds Item::least of each item. Sets every field but `cost` and `samples`.
+  // Packs the items one after the other; of the first ones the shares of `shares`. With `padding`
+  // the result trains nothing; with `shorten` it holds Item::least of each item. Sets `labels` if
+  // `largest_group` is above 1. Sets every field but `cost` and `samples`.
   TensorMicroBatch Pack(const std::string& kind, const std::vector<const Item*>& items,
-                        const std::vector<const TensorSample*>& samples, bool padding,
+                        const std::vector<const TensorSample*>& samples,
+                        std::vector<SampleShare> shares, int largest_group, bool padding,
                         bool shorten) const;
 
  private:

@@ -14,6 +14,7 @@
 #include "batching/balance/bins.h"
 #include "batching/balance/lower_bound.h"
 #include "batching/balance/ride.h"
+#include "batching/balance/split.h"
 
 namespace lockstep::batching {
 namespace {
@@ -38,14 +39,25 @@ class PlanBuilder {
         step.push_back(i < bins.size() ? &bins[i] : &padding);
       AppendStep(kind, step, padding);
     }
-    for (const Bin& bin : bins) {
-      plan_.tokens += bin.tokens;
-      plan_.ideal += bin.cost / options_.ranks;
-    }
+    AddIdeal(bins);
   }
 
-  Plan Finish(double lower_bound) {
-    plan_.lower_bound = lower_bound;
+  // `bins` are whole steps in the order of the ranks; empty ones become padding.
+  void AppendSteps(int kind, const std::vector<int64_t>& members, const std::vector<Bin>& bins) {
+    const Bin padding = ShortestCopy(members);
+    for (size_t begin = 0; begin < bins.size(); begin += static_cast<size_t>(options_.ranks)) {
+      std::vector<const Bin*> step;
+      for (size_t i = begin; i < begin + static_cast<size_t>(options_.ranks); ++i) {
+        const bool is_empty = bins[i].samples.empty() && bins[i].shares.empty();
+        step.push_back(is_empty ? &padding : &bins[i]);
+      }
+      AppendStep(kind, step, padding, /*keeps_ranks=*/true);
+    }
+    AddIdeal(bins);
+  }
+
+  Plan Finish() {
+    for (const Sample& sample : samples_) plan_.tokens += sample.tokens;
     return std::move(plan_);
   }
 
@@ -69,10 +81,11 @@ class PlanBuilder {
   // The assignment of a step's bins to ranks does not change the makespan. The most expensive bin
   // goes to the rank with the least cost so far, so that totals even out too. Round robin keeps the
   // order.
-  void AppendStep(int kind, const std::vector<const Bin*>& step, const Bin& padding) {
+  void AppendStep(int kind, const std::vector<const Bin*>& step, const Bin& padding,
+                  bool keeps_ranks = false) {
     std::vector<size_t> rank_of(step.size());
     std::iota(rank_of.begin(), rank_of.end(), size_t{0});
-    if (options_.balance == Balance::kLockstep) {
+    if (options_.balance == Balance::kLockstep && !keeps_ranks) {
       std::stable_sort(rank_of.begin(), rank_of.end(),
                        [&](size_t a, size_t b) { return load_[a] < load_[b]; });
     }
@@ -88,12 +101,22 @@ class PlanBuilder {
       micro_batch.begin = static_cast<int64_t>(plan_.samples.size());
       plan_.samples.insert(plan_.samples.end(), bin.samples.begin(), bin.samples.end());
       micro_batch.end = static_cast<int64_t>(plan_.samples.size());
+      micro_batch.shares_begin = static_cast<int64_t>(plan_.shares.size());
+      plan_.shares.insert(plan_.shares.end(), bin.shares.begin(), bin.shares.end());
+      micro_batch.shares_end = static_cast<int64_t>(plan_.shares.size());
+      micro_batch.overhead = bin.overhead;
+      for (const Share& share : bin.shares)
+        plan_.split_samples += static_cast<size_t>(share.first_rank) == rank_of[i] ? 1 : 0;
       plan_.padding_micro_batches += micro_batch.padding ? 1 : 0;
       load_[rank_of[i]] += bin.cost;
       most_expensive = std::max(most_expensive, bin.cost);
     }
     plan_.makespan += most_expensive;
     ++plan_.micro_steps;
+  }
+
+  void AddIdeal(const std::vector<Bin>& bins) {
+    for (const Bin& bin : bins) plan_.ideal += (bin.cost - bin.overhead) / options_.ranks;
   }
 
   absl::Span<const Sample> samples_;
@@ -119,6 +142,27 @@ absl::Status CheckHosts(const std::map<int, std::set<int>>& hosts) {
   return absl::OkStatus();
 }
 
+absl::Status CheckSplit(const PlanOptions& options) {
+  const int most = options.max_group;
+  if (most < 1 || most > kMaxRanks || (most & (most - 1)) != 0)
+    return absl::InvalidArgumentError(absl::StrCat(
+        "batching: max_group must be a power of two from 1 to ", kMaxRanks, ", not ", most));
+  if (!(options.split_overhead >= 0 && !std::isinf(options.split_overhead)))
+    return absl::InvalidArgumentError(
+        absl::StrCat("batching: the overhead of a split sample must be a finite number from 0 on, "
+                     "not ",
+                     options.split_overhead));
+  if (most == 1) return absl::OkStatus();
+  if (options.micro_batch_cost)
+    return absl::InvalidArgumentError(
+        "batching: a sample cannot be split if the cost is a function of a micro-batch; give costs "
+        "that add up over samples");
+  if (options.balance != Balance::kMakespan)
+    return absl::InvalidArgumentError(
+        "batching: samples are split to lower the makespan, which round_robin does not weigh");
+  return absl::OkStatus();
+}
+
 absl::Status Check(absl::Span<const Sample> samples, const PlanOptions& options) {
   if (options.ranks < 1 || options.ranks > kMaxRanks)
     return absl::InvalidArgumentError(
@@ -129,6 +173,7 @@ absl::Status Check(absl::Span<const Sample> samples, const PlanOptions& options)
   if (!(options.worth_a_step >= 0 && options.worth_a_step <= 1))
     return absl::InvalidArgumentError(absl::StrCat(
         "batching: worth_a_step must be a share from 0 to 1, not ", options.worth_a_step));
+  if (absl::Status split = CheckSplit(options); !split.ok()) return split;
   for (size_t i = 0; i < samples.size(); ++i) {
     const Sample& s = samples[i];
     if (s.tokens < 1 || s.tokens > options.seq_len) {
@@ -170,7 +215,48 @@ void RideInOrder(absl::Span<const Sample> samples, const PlanOptions& options,
   }
 }
 
+using Kinds = std::map<int, std::vector<int64_t>>;
+
+// Returns the plan in which long samples are split, and no sample rides; nullopt if no kind gets
+// better by splitting.
+std::optional<Plan> MakeSplitPlan(absl::Span<const Sample> samples, const Kinds& kinds,
+                                  const std::map<int, std::vector<Bin>>& whole,
+                                  const PlanOptions& options) {
+  bool is_split = false;
+  PlanBuilder builder(samples, options);
+  for (const auto& [kind, members] : kinds) {
+    const std::optional<std::vector<Bin>> bins =
+        SplitLongSamples(samples, members, options, whole.at(kind));
+    if (bins.has_value()) {
+      builder.AppendSteps(kind, members, *bins);
+      is_split = true;
+    } else {
+      builder.Append(kind, members, whole.at(kind));
+    }
+  }
+  if (!is_split) return std::nullopt;
+  return builder.Finish();
+}
+
+// Returns whether the makespan of the split plan pays for its micro-steps.
+bool IsBetter(const Plan& split, const Plan& whole, double worth_a_step) {
+  const double bar = split.micro_steps > whole.micro_steps ? 1 - worth_a_step : 1;
+  return split.makespan < whole.makespan * bar;
+}
+
 }  // namespace
+
+std::vector<Piece> PiecesOf(int64_t tokens, int ranks, int place) {
+  // The first pieces lie in the order of the ranks, the second ones mirror them. Tokens that are
+  // left go to the ranks in turn: the first one to the second piece, another one to the first.
+  const int64_t base = tokens / (2 * ranks), left = tokens % (2 * ranks);
+  const auto firsts = [&](int64_t rank) {
+    return rank * base + std::min(std::max<int64_t>(left - ranks, 0), rank);
+  };
+  const auto seconds = [&](int64_t rank) { return rank * base + std::min(left, rank); };
+  return {{firsts(place), firsts(place + 1)},
+          {tokens - seconds(place + 1), tokens - seconds(place)}};
+}
 
 absl::StatusOr<Plan> MakePlan(absl::Span<const Sample> samples, const PlanOptions& options) {
   absl::Status status = Check(samples, options);
@@ -186,7 +272,7 @@ absl::StatusOr<Plan> MakePlan(absl::Span<const Sample> samples, const PlanOption
       return 0.0;
     };
   }
-  std::map<int, std::vector<int64_t>> kinds;
+  Kinds kinds;
   for (size_t i = 0; i < samples.size(); ++i)
     kinds[samples[i].kind].push_back(static_cast<int64_t>(i));
   std::map<int, std::vector<Bin>> bins;
@@ -198,6 +284,8 @@ absl::StatusOr<Plan> MakePlan(absl::Span<const Sample> samples, const PlanOption
       PriceBins(checked, bins[kind]);
     }
   }
+  std::optional<Plan> split;
+  if (options.max_group > 1) split = MakeSplitPlan(samples, kinds, bins, checked);
   if (options.balance == Balance::kLockstep) RideInOrder(samples, checked, bins);
   PlanBuilder builder(samples, checked);
   for (const auto& [kind, members] : kinds) builder.Append(kind, members, bins.at(kind));
@@ -206,7 +294,14 @@ absl::StatusOr<Plan> MakePlan(absl::Span<const Sample> samples, const PlanOption
                                                    *no_cost,
                                                    "; a cost is a finite number from 0 on"));
   }
-  return builder.Finish(options.micro_batch_cost ? 0 : LowerBoundOfKinds(samples, kinds, options));
+  Plan plan = builder.Finish();
+  if (split.has_value() && IsBetter(*split, plan, options.worth_a_step)) plan = *std::move(split);
+  const bool may_split = std::any_of(samples.begin(), samples.end(), [&](const Sample& sample) {
+    return MostRanksOf(sample, options) > 1;
+  });
+  if (!options.micro_batch_cost)
+    plan.lower_bound = may_split ? plan.ideal : LowerBoundOfKinds(samples, kinds, options);
+  return plan;
 }
 
 }  // namespace lockstep::batching

@@ -42,6 +42,7 @@ struct Sample {
   // micro-batches hold such copies.
   int64_t least_tokens = 1;
   double least_cost = 0;
+  bool may_split = false;  // over the ranks of a group: see PlanOptions::max_group
 };
 
 enum class Balance {
@@ -72,6 +73,20 @@ struct PlanOptions {
   // may ride in a micro-batch with images. kMakespan uses this if the plan gets better: makespan
   // and micro-steps never grow. If b hosts a, every host of b must host a. No kind hosts itself.
   std::map<int, std::set<int>> hosts = {};
+  // Above 1, kMakespan may split long samples: a group of 2, 4, ... up to max_group consecutive
+  // ranks holds one for a micro-step, each rank a share of its tokens. The ranks hold samples of
+  // their own, too, and ranks outside the group only those. A power of two. Samples are split if
+  // the plan gets better: the makespan never grows. Costs must be sums.
+  int max_group = 1;
+  // A sample of cost c that is split over g ranks costs each of them c * (1 + split_overhead) / g.
+  double split_overhead = 0.05;
+};
+
+// A rank's part of a sample that a group of ranks holds.
+struct Share {
+  int64_t sample = 0;
+  int first_rank = 0;  // of the group: a multiple of `ranks`
+  int ranks = 0;       // of the group: a power of two, from 2 on
 };
 
 // The samples of one rank in one micro-step. A padding micro-batch only keeps the ranks aligned:
@@ -82,6 +97,9 @@ struct MicroBatch {
   double cost = 0;
   int64_t begin = 0;  // into Plan::samples
   int64_t end = 0;
+  int64_t shares_begin = 0;  // into Plan::shares
+  int64_t shares_end = 0;
+  double overhead = 0;  // the part of `cost` that comes from splitting samples
 };
 
 struct Plan {
@@ -89,9 +107,13 @@ struct Plan {
   int64_t micro_steps = 0;
   std::vector<MicroBatch> micro_batches;  // at micro_step * ranks + rank
   std::vector<int64_t> samples;           // indices of samples, in the order of micro-batches
+  // In the order of micro-batches. Each rank of a group has a share. Ranks that are in two groups
+  // of a step list them in the same order.
+  std::vector<Share> shares;
 
   int64_t tokens = 0;  // of the samples, without copies
   int64_t padding_micro_batches = 0;
+  int64_t split_samples = 0;
   double makespan = 0;     // sum over micro-steps of the most expensive rank's cost
   double ideal = 0;        // cost of the samples / ranks: every rank always busy, without copies
   double lower_bound = 0;  // no plan has a smaller makespan; long samples can put it above `ideal`
@@ -104,12 +126,29 @@ struct Plan {
         static_cast<size_t>(micro_batch.begin),
         static_cast<size_t>(micro_batch.end - micro_batch.begin));
   }
+  absl::Span<const Share> shares_of(const MicroBatch& micro_batch) const {
+    return absl::MakeConstSpan(shares).subspan(
+        static_cast<size_t>(micro_batch.shares_begin),
+        static_cast<size_t>(micro_batch.shares_end - micro_batch.shares_begin));
+  }
 };
 
-// Returns a plan in which every sample is in exactly one micro-batch that is not padding. Every
-// rank has `micro_steps` micro-batches. In one micro-step all ranks have the same kind. Each
-// micro-batch holds a sample of its kind. No micro-batch exceeds seq_len tokens. Without samples
-// the plan has no steps.
+// A range of the tokens of a sample, without `end`.
+struct Piece {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// Returns the tokens that rank `place` of a group of `ranks` holds of a sample of `tokens` tokens:
+// one range of its first half, and the mirrored one of its second half. So ranks have equal work in
+// causal attention, and numbers of tokens that differ by at most 1. A range may be empty. Source:
+// the zigzag of Megatron-LM; the same as nn/context/table.lua.
+std::vector<Piece> PiecesOf(int64_t tokens, int ranks, int place);
+
+// Returns a plan in which every sample is in exactly one micro-batch that is not padding, or in the
+// shares of one group of ranks in one micro-step. Every rank has `micro_steps` micro-batches. In
+// one micro-step all ranks have the same kind. Each micro-batch holds a sample of its kind. No
+// micro-batch exceeds seq_len tokens. Without samples the plan has no steps.
 //
 // Returns InvalidArgument with the sample or the option that is out of range, or with an invalid
 // cost from micro_batch_cost.

@@ -4,7 +4,9 @@
 // rank always busy). Samples have lognormal(6.5, 1.0) tokens, at most 8,192. Their cost is the
 // forward pass of an 8B decoder. RoundRobin only separates kinds: first-fit-decreasing packing,
 // dealt out in order. In Mixed and Apart every fifth sample has an image. Texts may ride with
-// images in Mixed, and not in Apart.
+// images in Mixed, and not in Apart. In Split and Unsplit samples have lognormal(6, 1.3) tokens, at
+// most 16,384, and a third have an image; Split may split a sample over 8 ranks, at 5 % of
+// overhead.
 //
 //    plan_benchmark --lengths=FILE --ranks=N [--apart]
 //
@@ -90,6 +92,34 @@ void RoundRobin(benchmark::State& state) { MakePlans(state, {.balance = Balance:
 void Mixed(benchmark::State& state) { MakePlans(state, {.hosts = {{kText, {kImage}}}}, 5); }
 void Apart(benchmark::State& state) { MakePlans(state, {}, 5); }
 
+void MakeSplitPlans(benchmark::State& state, int max_group) {
+  std::mt19937 random(1);
+  std::lognormal_distribution<double> tokens(6, 1.3);
+  std::vector<Sample> samples(static_cast<size_t>(state.range(0)));
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const int64_t length = std::clamp<int64_t>(static_cast<int64_t>(tokens(random)), 1, 16384);
+    samples[i] = SampleOf(length, i % 3 == 0 ? kImage : kText);
+    samples[i].may_split = true;
+  }
+  const PlanOptions options = {.seq_len = 16384,
+                               .ranks = static_cast<int>(state.range(1)),
+                               .hosts = {{kText, {kImage}}},
+                               .max_group = max_group};
+  absl::StatusOr<Plan> plan;
+  for (auto _ : state) {
+    plan = MakePlan(samples, options);
+    benchmark::DoNotOptimize(plan);
+  }
+  if (!plan.ok()) return state.SkipWithError(std::string(plan.status().message()).c_str());
+  state.counters["makespan/ideal"] = plan->makespan / plan->ideal;
+  state.counters["bound/ideal"] = plan->lower_bound / plan->ideal;
+  state.counters["micro_steps"] = static_cast<double>(plan->micro_steps);
+  state.counters["split"] = static_cast<double>(plan->split_samples);
+}
+
+void Split(benchmark::State& state) { MakeSplitPlans(state, 8); }
+void Unsplit(benchmark::State& state) { MakeSplitPlans(state, 1); }
+
 void Sizes(benchmark::internal::Benchmark* benchmark) {
   benchmark->Args({512, 8})
       ->Args({2048, 8})
@@ -102,6 +132,13 @@ BENCHMARK(Lockstep)->Apply(Sizes);
 BENCHMARK(RoundRobin)->Apply(Sizes);
 BENCHMARK(Mixed)->Apply(Sizes);
 BENCHMARK(Apart)->Apply(Sizes);
+
+void SizesOfSplits(benchmark::internal::Benchmark* benchmark) {
+  benchmark->Args({3000, 64})->Args({1000000, 1024});
+  benchmark->Unit(benchmark::kMillisecond)->MeasureProcessCPUTime()->ArgNames({"samples", "ranks"});
+}
+BENCHMARK(Split)->Apply(SizesOfSplits);
+BENCHMARK(Unsplit)->Apply(SizesOfSplits);
 
 int PlanFile(const std::string& path, PlanOptions options) {
   std::ifstream file(path);

@@ -99,6 +99,7 @@ std::pair<Plan, std::vector<std::string>> PlanItems(const std::vector<Item>& ite
     sample.kind = kinds.at(item.kind);
     sample.least_tokens = item.least.tokens;
     sample.least_cost = CostOfExtent(options, item, item.least);
+    sample.may_split = item.kept.rows.empty();
     samples.push_back(sample);
   }
   PlanOptions plan_options;
@@ -107,6 +108,8 @@ std::pair<Plan, std::vector<std::string>> PlanItems(const std::vector<Item>& ite
   plan_options.ranks = options.ranks;
   plan_options.balance = options.balance;
   plan_options.worth_a_step = options.worth_a_step;
+  plan_options.max_group = options.max_group;
+  plan_options.split_overhead = options.split_overhead;
   if (options.mix_kinds) {
     for (const auto& [rider, hosts] : HostsOf(items)) {
       for (const std::string& host : hosts)
@@ -163,17 +166,27 @@ std::vector<Item> MakeItems(const std::vector<Outline>& index, const PrepareOpti
   return items;
 }
 
+// Calls fn for the item of each sample of a micro-batch. Of the ranks that share a sample, it does
+// so for the first alone.
+void ForEachOwnItem(const Plan& plan, const MicroBatch& planned, int rank,
+                    const std::vector<Item>& items, const std::function<void(const Item&)>& fn) {
+  for (const Share& share : plan.shares_of(planned)) {
+    if (share.first_rank == rank) fn(items[static_cast<size_t>(share.sample)]);
+  }
+  for (const int64_t i : plan.samples_of(planned)) fn(items[static_cast<size_t>(i)]);
+}
+
 // Whether a micro-step is left for later: it needs padding, and all its samples may wait.
 bool IsHeld(const Plan& plan, int64_t step, const std::vector<Item>& items) {
-  bool needs_padding = false;
+  bool needs_padding = false, all_may_wait = true;
   for (int rank = 0; rank < plan.ranks; ++rank) {
     const MicroBatch& planned = plan.at(rank, step);
     needs_padding |= planned.padding;
-    for (const int64_t i : plan.samples_of(planned)) {
-      if (!planned.padding && !items[static_cast<size_t>(i)].outline->may_wait) return false;
-    }
+    if (planned.padding) continue;
+    ForEachOwnItem(plan, planned, rank, items,
+                   [&](const Item& item) { all_may_wait &= item.outline->may_wait; });
   }
-  return needs_padding;
+  return needs_padding && all_may_wait;
 }
 
 void AddMicroBatch(const Plan& plan, const MicroBatch& planned, const std::string& kind,
@@ -187,6 +200,21 @@ void AddMicroBatch(const Plan& plan, const MicroBatch& planned, const std::strin
     fingerprint.Add(static_cast<uint64_t>(items[static_cast<size_t>(i)].index));
     fingerprint.Add(static_cast<uint64_t>(items[static_cast<size_t>(i)].kept.tokens));
   }
+  for (const Share& share : plan.shares_of(planned)) {
+    const Item& item = items[static_cast<size_t>(share.sample)];
+    for (const int64_t value :
+         {item.index, item.kept.tokens, int64_t{share.first_rank}, int64_t{share.ranks}})
+      fingerprint.Add(static_cast<uint64_t>(value));
+  }
+}
+
+int LargestGroup(const Plan& plan, int64_t step) {
+  int largest = 1;
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    for (const Share& share : plan.shares_of(plan.at(rank, step)))
+      largest = std::max(largest, share.ranks);
+  }
+  return largest;
 }
 
 // Returns the samples of a micro-batch, by their places in the index. They live until the next
@@ -196,26 +224,41 @@ using SamplesOf =
 
 // One rank's micro-batch of a step that takes place.
 void AppendMicroBatch(const Plan& plan, const MicroBatch& planned, const std::string& kind,
-                      int rank, const std::vector<Item>& items, const PrepareOptions& options,
-                      const Packer& packer, const SamplesOf& samples_of, Prepared& prepared) {
+                      int rank, int largest_group, const std::vector<Item>& items,
+                      const PrepareOptions& options, const Packer& packer,
+                      const SamplesOf& samples_of, Prepared& prepared) {
   const bool shorten = planned.padding && options.balance == Balance::kLockstep;
   std::vector<const Item*> members;
   std::vector<int64_t> indices;
+  std::vector<SampleShare> shares;
   int64_t tokens = 0;
+  for (const Share& share : plan.shares_of(planned)) {
+    const Item& item = items[static_cast<size_t>(share.sample)];
+    const int place = rank - share.first_rank;
+    members.push_back(&item);
+    indices.push_back(item.index);
+    shares.push_back({item.index, item.kept.tokens, share.first_rank, share.ranks, place});
+    for (const Piece& piece : PiecesOf(item.kept.tokens, share.ranks, place))
+      tokens += piece.end - piece.begin;
+  }
   for (const int64_t i : plan.samples_of(planned)) {
     const Item& item = items[static_cast<size_t>(i)];
     members.push_back(&item);
     indices.push_back(item.index);
     tokens += shorten ? item.least.tokens : item.kept.tokens;
-    if (!planned.padding) CountTokens(*item.outline, item.kept.tokens, prepared.report);
+  }
+  if (!planned.padding) {
+    ForEachOwnItem(plan, planned, rank, items, [&](const Item& item) {
+      CountTokens(*item.outline, item.kept.tokens, prepared.report);
+    });
   }
   const int64_t multiple = options.pad_to_multiple_of;
   const int64_t length = (tokens + multiple - 1) / multiple * multiple;
   prepared.report.padding_tokens += planned.padding ? length : length - tokens;
   prepared.report.padding_micro_batches += planned.padding ? 1 : 0;
   if (options.only_rank >= 0 && rank != options.only_rank) return;
-  TensorMicroBatch batch =
-      packer.Pack(kind, members, samples_of(indices), planned.padding, shorten);
+  TensorMicroBatch batch = packer.Pack(kind, members, samples_of(indices), std::move(shares),
+                                       largest_group, planned.padding, shorten);
   batch.cost = planned.cost;
   if (!planned.padding) batch.samples = std::move(indices);
   prepared.batches[static_cast<size_t>(rank)].push_back(std::move(batch));
@@ -236,20 +279,24 @@ Prepared PlanAndPack(const std::vector<Outline>& index, const SamplesOf& samples
   base::Hash fingerprint;
   for (int64_t step = 0; step < plan.micro_steps; ++step) {
     const bool is_held = IsHeld(plan, step, items);
+    const int largest_group = LargestGroup(plan, step);
     double most_expensive = 0;
     for (int rank = 0; rank < options.ranks; ++rank) {
       const MicroBatch& planned = plan.at(rank, step);
       if (is_held) {
         if (planned.padding) continue;
-        for (const int64_t i : plan.samples_of(planned))
-          prepared.held.push_back(items[static_cast<size_t>(i)].index);
+        ForEachOwnItem(plan, planned, rank, items,
+                       [&](const Item& item) { prepared.held.push_back(item.index); });
         continue;
       }
       const std::string& kind = kinds[static_cast<size_t>(planned.kind)];
-      AppendMicroBatch(plan, planned, kind, rank, items, options, packer, samples_of, prepared);
+      AppendMicroBatch(plan, planned, kind, rank, largest_group, items, options, packer, samples_of,
+                       prepared);
       AddMicroBatch(plan, planned, kind, items, fingerprint);
       most_expensive = std::max(most_expensive, planned.cost);
-      if (!planned.padding) report.ideal += planned.cost / options.ranks;
+      if (!planned.padding) report.ideal += (planned.cost - planned.overhead) / options.ranks;
+      for (const Share& share : plan.shares_of(planned))
+        report.split_samples += share.first_rank == rank ? 1 : 0;
     }
     if (is_held) continue;
     ++report.micro_steps;

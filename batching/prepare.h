@@ -99,6 +99,12 @@ struct PrepareOptions {
   // `kind` is set rides only if it is the name that Prepare would give to the kind.
   bool mix_kinds = true;
 
+  // Above 1, groups of at most so many ranks may share a long sample in a micro-step, at an
+  // additional cost of `split_overhead` times its cost (PlanOptions::max_group). Only samples
+  // without tensors are split; those with images, videos or clips stay whole.
+  int max_group = PlanOptions().max_group;
+  double split_overhead = PlanOptions().split_overhead;
+
   // Every stream. All samples must give it one dtype and one shape of a token. A padding value of 0
   // takes a weight out of a loss; a divisor, such as a temperature, needs another.
   std::map<std::string, StreamFill> streams;
@@ -116,6 +122,15 @@ struct PrepareOptions {
   std::optional<int64_t> audio_token_id;
 };
 
+// A rank's part of a sample that a group of ranks holds in this micro-step: plan.h.
+struct SampleShare {
+  int64_t sample = 0;  // index into the samples
+  int64_t tokens = 0;  // of the whole sample, after the cut
+  int first_rank = 0;  // the group: `ranks` consecutive ranks from here on
+  int ranks = 0;
+  int place = 0;  // of this rank in the group: it holds PiecesOf(tokens, ranks, place)
+};
+
 // The packed samples of one rank in one micro-step. length is the sum of seq_lens.
 struct TensorMicroBatch {
   std::string kind;
@@ -131,6 +146,15 @@ struct TensorMicroBatch {
   // [length, ...] each. A stream that no sample has is [length].
   std::map<std::string, at::Tensor> streams;
   std::map<std::string, at::Tensor> tensors;
+  // The first sequences are this rank's shares of split samples: the tokens of its pieces, one
+  // piece after the other, with the positions that they have in the sample.
+  std::vector<SampleShare> shares;
+  // Of all ranks' shares in this micro-step, the most ranks that one sample is split over; 1 if no
+  // rank has a share.
+  int largest_group = 1;
+  // int64 [length], where largest_group is above 1: for each token the id of the next one of its
+  // sample, which may be on another rank. -100 where that one has no loss, or there is none.
+  at::Tensor labels;
 };
 
 // Counts over all ranks, for a log. All ranks get the same.
@@ -140,6 +164,7 @@ struct Report {
   int64_t loss_tokens = 0;     // part of `tokens`: as many as the micro-batches' loss_mask marks
   int64_t padding_tokens = 0;  // in padding micro-batches, and from padding to a multiple
   int64_t padding_micro_batches = 0;
+  int64_t split_samples = 0;  // that groups of ranks share
   int64_t truncated_samples = 0;
   int64_t truncated_tokens = 0;       // including all tokens of dropped samples
   int64_t truncated_loss_tokens = 0;  // part of `truncated_tokens`: the loss loses these

@@ -184,6 +184,64 @@ TEST(Death, InAPipelineEndsTheRunAndNamesTheRank) {
   }
 }
 
+// At any forward or backward of a layer while a group of ranks shares a sample, and another rank
+// holds its own.
+TEST(Death, InASharedSampleEndsTheRunAndNamesTheRank) {
+  constexpr char kTrain[] = R"(
+    local batching, models = require "lockstep.batching", require "lockstep.models"
+    local sharding = require "lockstep.sharding"
+    local moments = 0
+    local function moment()
+      moments = moments + 1
+      if rank == VICTIM and moments == MOMENT then C.kill(C.getpid(), 9) end
+    end
+    local net = models.build { model_type = "llama", architectures = { "LlamaForCausalLM" }, vocab_size = 17,
+      hidden_size = 8, intermediate_size = 8, num_hidden_layers = 3, num_attention_heads = 2 }
+    for _, layer in ipairs(net.model.layers) do
+      layer.self_attn:register_forward_hook(function(_, _, y)
+        moment()
+        y:register_hook(moment)
+      end)
+    end
+    local function sample(n) return { input_ids = torch.arange(n):remainder(17), loss_mask = torch.ones { n } } end
+    local samples = { sample(40) }
+    for i = 1, 8 do samples[1 + i] = sample(4) end
+    local model = sharding.SHARD(net)
+    local batches, report = batching.prepare { samples = samples, seq_len = 40, rank = rank,
+      split = { max_group = 2 } }
+    assert(report.split_samples == 1)
+    while true do
+      sharding.accumulate(model, batches[rank + 1], report.loss_tokens, function(b) return model(b, "loss") end)
+    end
+  )";
+  const unsigned seed = 20261129;
+  std::mt19937 random(seed);
+  for (int trial = 0; trial < 8; ++trial) {
+    const int num_ranks = 2 + trial % 2;
+    const auto victim = static_cast<int>(random() % static_cast<unsigned>(num_ranks));
+    const auto moment = static_cast<int>(1 + random() % 30);
+    const std::string shard = trial < 4 ? "data_parallel" : "fully_shard";
+    SCOPED_TRACE(absl::StrCat("rank ", victim, " of ", num_ranks, " at moment ", moment, ", ",
+                              shard, ", seed ", seed));
+    const Folder folder;
+    const Deadline soon(kSoon + absl::Seconds(10));
+    Child run(RankScript(
+        folder,
+        absl::StrCat(kSayPid, absl::StrReplaceAll(kTrain, {{"VICTIM", absl::StrCat(victim)},
+                                                           {"MOMENT", absl::StrCat(moment)},
+                                                           {"SHARD", shard}})),
+        {"--nproc", absl::StrCat(num_ranks)}));
+    const std::vector<pid_t> pids = PidsOf(run, num_ranks);
+    const Ended ended = run.Wait();
+
+    ExpectGone(pids);
+    EXPECT_FALSE(soon.has_passed());  // with the programs' start
+    EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
+    EXPECT_THAT(ended.err, StartsWith(absl::StrCat("lockstep: rank ", victim, " (process ")));
+    ExpectOneComplaint(ended, "was killed by SIGKILL");
+  }
+}
+
 TEST(Death, ByACrashNamesTheRankAndTheSignal) {
   const Ended ended = RunScript("if rank == 2 then ffi.cast('int*', 0)[0] = 1 end dist.barrier()",
                                 {"--nproc", "3"});

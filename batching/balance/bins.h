@@ -16,7 +16,9 @@ namespace lockstep::batching {
 struct Bin {
   std::vector<int64_t> samples;  // those of the bin's kind, then riders
   int64_t tokens = 0;
-  double cost = 0;  // the sum over the samples, until PriceBins
+  double cost = 0;  // the sum over the samples and shares, until PriceBins
+  std::vector<Share> shares = {};
+  double overhead = 0;  // of the shares: a part of the cost
 };
 
 // Adds sample `i` to the bin.

@@ -10,6 +10,7 @@ local core_batching = require "lockstep.core.batching"
 local core_sharding = require "lockstep.core.sharding"
 local cutting = require "lockstep.batching.cutting"
 local dist = require "lockstep.distributed"
+local members_of = require "lockstep.sharding.members"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local survey = require "lockstep.batching.survey"
@@ -37,6 +38,7 @@ local M = { cost = {}, survey = survey.survey, samples_kept = survey.samples_kep
 ---@field padding_values table<string, number|boolean> the value of each stream for padding; without token_types
 ---@field samples integer[] indices into `samples`; none for padding
 ---@field cost number
+---@field shares nn.Shares? in micro-steps with split samples: the first of seq_lens are this rank's parts of them
 ---@field [string] torch.Tensor the streams, and the other tensors concatenated on dimension 0
 
 ---@class batching.Report
@@ -46,6 +48,7 @@ local M = { cost = {}, survey = survey.survey, samples_kept = survey.samples_kep
 ---@field loss_tokens integer of these, those with a loss: as many as the micro-batches' loss_mask marks
 ---@field padding_tokens integer
 ---@field padding_micro_batches integer
+---@field split_samples integer that groups of ranks share: see the option `split`
 ---@field truncated_samples integer samples that were cut and still have tokens
 ---@field truncated_tokens integer tokens that these and the dropped samples lost
 ---@field truncated_loss_tokens integer of these, those with a loss
@@ -72,8 +75,20 @@ local M = { cost = {}, survey = survey.survey, samples_kept = survey.samples_kep
 local PREPARE = plain.copy(core_batching.defaults, {
   seq_len = options.required, ranks = options.optional, rank = options.optional, balance = "makespan",
   cost = options.optional, streams = {}, image_token_id = options.optional, video_token_id = options.optional,
-  audio_token_id = options.optional, own_rows = {}, check = true,
+  audio_token_id = options.optional, own_rows = {}, check = true, split = options.optional,
 })
+
+--- Takes the group of ranks out of the option `split`, and sets it beside the others.
+local function read_split(name, o)
+  if o.split == nil then return end
+  local split = options.read(name .. ": split", o.split, { max_group = options.required, overhead = 0.05,
+    group = options.optional })
+  o.group = members_of(name, "split.group", split.group).group
+  plain.check(not o.group or o.group:size() == o.ranks, "%s: split.group has %d ranks, but the plan is for %d", name,
+    o.group and o.group:size(), o.ranks)
+  split.group = nil
+  o.split = split
+end
 
 --- The options, and whether these are the micro-batches that this rank trains on, as all others of the run do:
 --- then ranks check that they agree.
@@ -88,6 +103,7 @@ local function read(name, opts, more, default_rank)
   if o.ranks == nil then o.ranks = dist.world_size() end
   local check = o.check and is_own and o.ranks == dist.world_size() and dist.world_size() > 1
   o.check = nil
+  read_split(name, o)
   return o, check
 end
 
@@ -165,13 +181,18 @@ end
 
 -- Preparation ---------------------------------------------------------------------------------------
 
---- Sets padding_values of each micro-batch. The stream of token types is no weight: copies keep it.
-local function tell_padding_values(micro_batches, o)
+--- Sets padding_values of each micro-batch of a rank, and whose shares they are. The stream of token types is no
+--- weight: copies keep it.
+local function complete(micro_batches, rank, o, group)
   local values = {}
   for name, fill in pairs(o.streams) do
     if name ~= o.token_types then values[name] = type(fill) == "table" and fill.padding or 0 end
   end
-  for _, batch in ipairs(micro_batches) do batch.padding_values = values end
+  for _, batch in ipairs(micro_batches) do
+    batch.padding_values = values
+    local shares = batch.shares
+    if shares then shares.group, shares.rank, shares.num_ranks = group, rank, o.ranks end
+  end
 end
 
 --- Cuts samples to seq_len (never inside an image, video or audio clip), packs them, pads each kind separately and
@@ -208,6 +229,13 @@ end
 --- clips (3). Without it give image_token_id, video_token_id and audio_token_id, the placeholders' ids in input_ids.
 --- Only samples that are longer than seq_len need either.
 ---
+--- `split` = {max_group = 8} lets groups of 2, 4 or 8 consecutive ranks share a long sample in a micro-step, if the
+--- plan gets better. The other ranks hold their own samples meanwhile, and so do these beside their shares. Only samples
+--- without images, videos, audio clips or other tensors are split. `overhead` = 0.05 is what splitting adds to the cost
+--- of a sample. `group`: the ranks of the plan, if they are not all ranks of the run: grid:group "dp" for example. Not
+--- with a cost that is a function, and not with "round_robin". Give models the whole micro-batch: its field `shares`
+--- says which of its sequences are parts of samples.
+---
 --- `worth_a_step` = 0.005 is the share of the makespan that one more micro-step must save.
 ---@param opts {samples: batching.Sample[]?, seq_len: integer, ranks: integer?, rank: integer?, [string]: any}
 ---@return batching.MicroBatch[][] batches
@@ -221,9 +249,11 @@ function M.prepare(opts)
   elseif o.samples ~= nil and (o.index ~= nil or o.load ~= nil) then
     core.raise("batching.prepare: samples excludes index and load; give either")
   end
+  local group = o.group
+  o.group = nil
   local batches, report = core_batching.prepare(o)
   report.samples = #(o.samples or o.index) - report.dropped_samples
-  for _, micro_batches in ipairs(batches) do tell_padding_values(micro_batches, o) end
+  for i, micro_batches in ipairs(batches) do complete(micro_batches, i - 1, o, group) end
   if check then
     check_agreement("batching.prepare: by every rank, with the same samples and options; else check = false",
       fingerprint_of(batches[dist.rank() + 1], report))
@@ -305,7 +335,8 @@ function M.stream(opts)
     ended = false, stuck = false,
   }, Stream)
   local state = o.state
-  o.source, o.buffer, o.max_wait, o.state, o.on_cut = nil, nil, nil, nil, nil
+  stream.group = o.group
+  o.source, o.buffer, o.max_wait, o.state, o.on_cut, o.group = nil, nil, nil, nil, nil, nil
   stream.options = o
   if state then stream:restore("batching.stream", state) end
   return stream
@@ -398,7 +429,7 @@ function Stream:__call()
       cutting.add(report, self.lost)
       self.lost = cutting.none()
       self:plan_ahead()
-      tell_padding_values(batches[self.options.rank + 1], self.options)
+      complete(batches[self.options.rank + 1], self.options.rank, self.options, self.group)
       self:check_window(self.windows, fingerprint_of(batches[self.options.rank + 1], report))
       return batches[self.options.rank + 1], report
     end

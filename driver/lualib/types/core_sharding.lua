@@ -47,6 +47,22 @@ function Shift:wait() end
 ---@return lockstep.core.sharding.Shift
 function sharding.shift(x, sizes, options) end
 
+---@class lockstep.core.sharding.Exchange
+local Exchange = {}
+
+--- What has come, of rank 0 first: one dimension. Once only.
+---@return torch.Tensor
+function Exchange:wait() end
+
+--- Starts to send gives[i] elements of x to rank i - 1 of the group, and to take takes[i] from it. `subject` as for
+--- shift. Collective.
+---@param x torch.Tensor
+---@param gives integer[]
+---@param takes integer[]
+---@param options {group: dist.Group?, subject: string?}?
+---@return lockstep.core.sharding.Exchange
+function sharding.exchange(x, gives, takes, options) end
+
 --- A node of autograd: forward() returns a new tensor, and those to save; backward(dy, saved) the gradients of the
 --- inputs. backward runs also where the result has no gradient, with zeros. It must not hold the result.
 ---@param inputs torch.Tensor[]

@@ -83,7 +83,7 @@ at::Tensor ReadStream(lua_State* state, int index, const std::string& name,
 void CheckName(const std::string& name, const std::string& where) {
   for (const char* own :
        {"input_ids", "loss_mask", "position_ids", "cu_seqlens", "seq_lens", "samples", "kind",
-        "padding", "padding_tokens", "padding_values", "cost"}) {
+        "padding", "padding_tokens", "padding_values", "cost", "shares"}) {
     if (name == own)
       throw Error(absl::StrCat(where, " is a field of every micro-batch; give it another name"));
   }
@@ -313,6 +313,21 @@ void ReadRanks(lua_State* state, const OptionTable& table, batching::PrepareOpti
   lua_pop(state, 1);
 }
 
+// {max_group = 8, overhead = 0.05}.
+void ReadSplit(lua_State* state, const OptionTable& table, batching::PrepareOptions& options) {
+  if (!table.Push("split")) return;
+  const OptionTable split(state, lua_gettop(state), "batching.prepare: split",
+                          {"max_group", "overhead"});
+  const int64_t most = split.Integer("max_group", options.max_group);
+  if (most < 1 || most > batching::kMaxRanks) {
+    throw Error(absl::StrCat("batching.prepare: split.max_group must be a power of two from 1 to ",
+                             batching::kMaxRanks, ", not ", most));
+  }
+  options.max_group = static_cast<int>(most);
+  options.split_overhead = split.Number("overhead", options.split_overhead);
+  lua_pop(state, 1);
+}
+
 batching::PrepareOptions ReadOptions(lua_State* state, const OptionTable& table) {
   batching::PrepareOptions options;
   ReadFields(table, kOptions, options);
@@ -322,6 +337,7 @@ batching::PrepareOptions ReadOptions(lua_State* state, const OptionTable& table)
   ReadStreams(state, table, options);
   ReadOwnRows(state, table, options);
   ReadCost(state, table, options);
+  ReadSplit(state, table, options);
   return options;
 }
 
@@ -336,6 +352,20 @@ void SetTensor(lua_State* state, const std::string& name, const at::Tensor& tens
 void PushIndices(lua_State* state, std::vector<int64_t> indices) {
   for (int64_t& index : indices) ++index;
   PushIntegers(state, indices);
+}
+
+// {largest_group=, labels=, {sample=, tokens=, first_rank=, ranks=, place=}, ...}
+void PushShares(lua_State* state, const batching::TensorMicroBatch& batch) {
+  PushArray(state, batch.shares, [&](const batching::SampleShare& share) {
+    lua_newtable(state);
+    SetInteger(state, "sample", share.sample + 1);
+    SetInteger(state, "tokens", share.tokens);
+    SetInteger(state, "first_rank", share.first_rank);
+    SetInteger(state, "ranks", share.ranks);
+    SetInteger(state, "place", share.place);
+  });
+  SetInteger(state, "largest_group", batch.largest_group);
+  SetTensor(state, "labels", batch.labels);
 }
 
 void PushMicroBatch(lua_State* state, const batching::TensorMicroBatch& batch) {
@@ -353,6 +383,9 @@ void PushMicroBatch(lua_State* state, const batching::TensorMicroBatch& batch) {
   SetBoolean(state, "padding", batch.padding);
   SetInteger(state, "padding_tokens", batch.padding_tokens);
   SetNumber(state, "cost", batch.cost);
+  if (batch.largest_group == 1) return;
+  PushShares(state, batch);
+  lua_setfield(state, -2, "shares");
 }
 
 constexpr Field<batching::Report> kReport[] = {
@@ -361,6 +394,7 @@ constexpr Field<batching::Report> kReport[] = {
     {"loss_tokens", &batching::Report::loss_tokens},
     {"padding_tokens", &batching::Report::padding_tokens},
     {"padding_micro_batches", &batching::Report::padding_micro_batches},
+    {"split_samples", &batching::Report::split_samples},
     {"truncated_samples", &batching::Report::truncated_samples},
     {"truncated_tokens", &batching::Report::truncated_tokens},
     {"truncated_loss_tokens", &batching::Report::truncated_loss_tokens},
@@ -390,7 +424,7 @@ int PushPrepared(lua_State* state, const batching::Prepared& prepared) {
 OptionTable PrepareTable(lua_State* state) {
   return OptionTable(state, 1, "batching.prepare",
                      NamesOf(kOptions, {"samples", "index", "load", "ranks", "rank", "balance",
-                                        "cost", "streams", "own_rows", "may_wait"}));
+                                        "cost", "streams", "own_rows", "may_wait", "split"}));
 }
 
 // Plans from the option `index`, and calls `load(entry, number)` for the samples of the result.

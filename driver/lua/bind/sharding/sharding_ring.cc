@@ -15,6 +15,7 @@
 #include "driver/lua/vm/vm.h"
 #include "driver/ranks/activity.h"
 #include "driver/ranks/script_calls.h"
+#include "sharding/ring/exchange.h"
 #include "sharding/ring/shift.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
@@ -25,6 +26,9 @@ namespace lockstep::lua {
 
 template <>
 inline constexpr const char* kObjectName<sharding::Shift> = "shift";
+
+template <>
+inline constexpr const char* kObjectName<sharding::Exchange> = "exchange";
 
 namespace {
 
@@ -50,6 +54,32 @@ int NewShift(lua_State* state) {
 
 int WaitForShift(lua_State* state) {
   PushTensor(state, ReadObject<sharding::Shift>(state, 1, "wait: the shift").Wait());
+  return 1;
+}
+
+// --- exchange ------------------------------------------------------------------------------------
+
+// exchange(x, gives, takes, {group=, subject=}): an exchange that is under way. `subject` as for
+// shift.
+int NewExchange(lua_State* state) {
+  const at::Tensor& x = ReadTensor(state, 1, "exchange: x");
+  const std::vector<int64_t> gives = ReadIntegers(state, 2, "exchange: gives");
+  const std::vector<int64_t> takes = ReadIntegers(state, 3, "exchange: takes");
+  const OptionTable options(state, 4, "exchange", {"group", "subject"});
+  const Group group = ReadGroup(state, options);
+  const std::string subject = options.String("subject", "");
+  if (subject.empty()) {
+    PushObject(state, sharding::Exchange(x, gives, takes, group.process_group));
+    return 1;
+  }
+  const driver::ScriptCall script_call;
+  const driver::CollectiveSubject named(subject);
+  PushObject(state, sharding::Exchange(x, gives, takes, group.process_group));
+  return 1;
+}
+
+int WaitForExchange(lua_State* state) {
+  PushTensor(state, ReadObject<sharding::Exchange>(state, 1, "wait: the exchange").Wait());
   return 1;
 }
 
@@ -134,7 +164,10 @@ int NewNode(lua_State* state) {
 
 void SetRingFunctions(lua_State* state) {
   RegisterObject<sharding::Shift>(state, {{"wait", WaitForShift}});
-  SetFunctions(state, {{"shift", CountedCall<NewShift>}, {"node", NewNode}});
+  RegisterObject<sharding::Exchange>(state, {{"wait", WaitForExchange}});
+  SetFunctions(state, {{"shift", CountedCall<NewShift>},
+                       {"exchange", CountedCall<NewExchange>},
+                       {"node", NewNode}});
 }
 
 }  // namespace lockstep::lua

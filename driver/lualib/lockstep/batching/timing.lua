@@ -136,8 +136,9 @@ function Timing:measure(batch, fn, ...)
   plain.check(type(batch) == "table" and type(batch.seq_lens) == "table" and type(batch.cost) == "number",
     "timing:measure: expected a micro-batch of batching.prepare or stream, got a %s", type(batch))
   local one = { cost = batch.cost, tokens = 0, squares = 0, padding = batch.padding == true }
-  for _, length in ipairs(batch.seq_lens) do
-    one.tokens, one.squares = one.tokens + length, one.squares + length * length
+  for i, length in ipairs(batch.seq_lens) do
+    local share = batch.shares and batch.shares[i] -- its tokens see those of the whole sample
+    one.tokens, one.squares = one.tokens + length, one.squares + length * (share and share.tokens or length)
   end
   synchronize()
   local start = watching.own_seconds()

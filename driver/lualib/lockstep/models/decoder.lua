@@ -183,6 +183,7 @@ end
 ---@field pixel_values_videos torch.Tensor? as pixel_values, of videos
 ---@field video_grid_thw torch.Tensor? [videos, 3] int64
 ---@field second_per_grid_ts torch.Tensor|number[]|nil of each video, the seconds that a temporal patch spans
+---@field shares nn.Shares? the first sequences are parts of samples that several ranks hold: batching.prepare
 ---@field continues boolean? set by models.generate: the ids follow those of earlier batches
 ---@field visual torch.Tensor? in place of pixel values: what model:visual(batch) returned, perhaps on other ranks
 
@@ -352,6 +353,19 @@ local function check_ids(self, ids)
   end
 end
 
+--- Throws where a batch has parts of samples, and the model, or the way it is run, needs whole ones.
+local function check_shares(self, batch)
+  local advice = "; prepare the micro-batches without split"
+  check(not self.needs_whole_sequences, "the attention of a %s needs whole sequences, but the batch has shares of "
+    .. "samples%s", self.class_name, advice)
+  check(not (self.rotary.long_frequencies or self.rotary.ntk), "the frequencies of this %s depend on the length of a "
+    .. "sequence, but the batch has shares of samples%s", self.class_name, advice)
+  check(not self.stage_input, "a pipeline (pp) takes whole samples, but the batch has shares of samples%s", advice)
+  check(not chunks.current(), "a batch with shares of samples cannot also be cut into chunks (cp)%s", advice)
+  check(torch.is_tensor(batch.position_ids), "a batch with shares of samples needs the position_ids and seq_lens that "
+    .. "batching.prepare gave it")
+end
+
 --- Checks a batch, and returns its ids and position ids on the model's device, and its seq_lens.
 ---@param batch models.Batch
 ---@return torch.Tensor input_ids
@@ -361,6 +375,7 @@ function CausalLM:read_batch(batch)
   check(type(batch) == "table", "a batch must be a table with input_ids, got a %s", type(batch))
   fields.check(batch)
   if not batch.continues then check_ids(self, batch.input_ids) end -- else generation has drawn them
+  if batch.shares then check_shares(self, batch) end
   local tokens, device = batch.input_ids:size(0), self.stage_device or self:decoder().embed_tokens.weight.device
   local current = chunks.current()
   if current then splits.check_same_parts("sharding.context_parallel", self, current.group) end
@@ -447,7 +462,7 @@ function CausalLM:hidden(batch, attend, layers)
   local cos, sin = self.rotary:cos_sin(angles, { dtype = x.dtype })
   attend = attend or function(q, k, v, attention)
     return nn.attention(q, k, v, { seq_lens = seq_lens, window = attention.window or nil, scale = attention.scale,
-      sinks = attention.sinks, blocks = attention.blocks })
+      sinks = attention.sinks, blocks = attention.blocks, shares = batch.shares })
   end
   local stage = self.stage_input and self.stage_input.stage
   local y, seconds = self.model(x, { cos = cos, sin = sin, attend = attend, after = after,

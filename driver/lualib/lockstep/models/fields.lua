@@ -7,7 +7,7 @@ local M = {}
 
 --- The fields that models read.
 M.READ = { "input_ids", "seq_lens", "position_ids", "loss_mask", "pixel_values", "image_grid_thw",
-  "pixel_values_videos", "video_grid_thw", "second_per_grid_ts", "visual" }
+  "pixel_values_videos", "video_grid_thw", "second_per_grid_ts", "visual", "shares" }
 
 local FOREIGN = {
   labels = "the labels are the next tokens; say with loss_mask which tokens count",

@@ -3,6 +3,7 @@
 --- chunks of the tokens (sharding.context_parallel), so would other lengths of the sequences; the chunks differ anyway.
 
 local core_sharding = require "lockstep.core.sharding"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -12,13 +13,21 @@ local BITS = { torch.uint8, torch.int16, [4] = torch.int32, [8] = torch.int64 }
 --- The largest number of elements of pictures that are compared, evenly spaced: two pictures differ in more than one.
 local MAX_COMPARED = 65536
 
+local function text_of_fields(element)
+  local texts = {}
+  for i, key in ipairs(plain.keys(element)) do texts[i] = key .. " " .. tostring(element[key]) end
+  return table.concat(texts, ", ")
+end
+
 --- Describes a value: dtype, shape, the first elements and a hash of all. A tensor on a GPU is described by its shape
 --- alone, because reading it would wait for the device.
 local function text_of(value)
   if not torch.is_tensor(value) then
     if type(value) ~= "table" then return tostring(value) end
     local texts = {}
-    for i, element in ipairs(value) do texts[i] = tostring(element) end
+    for i, element in ipairs(value) do
+      texts[i] = type(element) == "table" and text_of_fields(element) or tostring(element)
+    end
     return table.concat(texts, " ")
   end
   local text = ("%s %s"):format(tostring(value.dtype), tostring(value.shape))

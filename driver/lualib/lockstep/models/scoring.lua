@@ -21,6 +21,7 @@ local IGNORED = -100
 
 --- The label of each token: the next token of its sequence, where that one counts. [T] on `device`
 local function next_tokens(batch, device)
+  if batch.shares then return batch.shares.labels:to(device) end -- the next token may be on another rank
   local ids = batch.input_ids
   local tokens = ids:size(0)
   local counted = ids:to(torch.int64)
@@ -118,6 +119,10 @@ function M.log_probs(self, batch, opts)
   local o = options.read("models.log_probs", opts, { temperature = 1, tile_tokens = 1024 })
   if o.temperature <= 0 or o.tile_tokens < 1 then
     core.raise("models.log_probs: temperature must be above 0, and tile_tokens at least 1")
+  end
+  if type(batch) == "table" and batch.shares then
+    core.raise("models.log_probs: the batch has shares of samples, whose next tokens are on other ranks; use "
+      .. "model:loss, or prepare the micro-batches without split")
   end
   local current = chunks.current()
   if not (current and current.table) then

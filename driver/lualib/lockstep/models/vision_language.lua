@@ -298,6 +298,8 @@ function VisionLanguage:inputs(batch)
     check_text(self, batch)
     return self:decoder().embed_tokens(ids), angles_of(self, positions), seq_lens
   end
+  check(not batch.shares, "a batch with pictures cannot have shares of samples; batching.prepare splits samples of "
+    .. "text alone")
   refuse_chunks()
   local ids, positions, seq_lens = self:read_batch(batch)
   local visuals = find(self.visual_layout, batch, batch.input_ids:totable(), seq_lens)

@@ -11,6 +11,8 @@ local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
 local fused = require "lockstep.nn.fused"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
+local shared = require "lockstep.nn.context.shared"
 local sinks = require "lockstep.nn.sinks"
 local torch = require "lockstep.torch"
 
@@ -138,8 +140,26 @@ local function whole(o, q, k, v)
   return fused.attention(q, k, v, o)
 end
 
+--- Attention of a micro-batch whose first sequences are shares of samples that groups of ranks hold.
+local function with_shares(o, q, k, v)
+  if chunks.current() then
+    fail("a micro-batch with shares of samples cannot also be cut into chunks (cp); prepare it without split")
+  elseif not o.causal or o.sinks ~= nil or o.blocks ~= nil then
+    fail("shares of samples need causal attention without sinks and blocks; prepare the micro-batch without split")
+  end
+  local plan = shared.plan_of(o.shares)
+  local own_lens = shared.own_lens(plan, o.seq_lens)
+  local function first(x) return x:narrow(0, 0, plan.tokens) end
+  local y = chunks.cast(first(q), first(k), first(v), function(queries, keys, values)
+    return shared.attention(plan, queries, keys, values, o, can_flash(queries))
+  end)
+  if #own_lens == 0 then return y end
+  local function rest(x) return x:narrow(0, plan.tokens, x:size(0) - plan.tokens) end
+  return torch.cat { y, whole(plain.copy(o, { seq_lens = own_lens }), rest(q), rest(k), rest(v)) }
+end
+
 local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.optional, window = options.optional,
-  sinks = options.optional, blocks = options.optional }
+  sinks = options.optional, blocks = options.optional, shares = options.optional }
 
 --- Attention in which a sequence sees itself alone. Several query heads may share a key head.
 ---
@@ -151,11 +171,13 @@ local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.op
 --- stands for no token; the weights of the tokens then add up to less than 1. `blocks`: [T] whole numbers; the tokens
 --- of a sequence with the same number, if it is at least 0, also see those after them. Within sharding.context_parallel
 --- q, k and v are this rank's chunk, and seq_lens the lengths of the whole; there are no sinks or blocks there.
+--- `shares`: those of a micro-batch of batching.prepare with `split`, whose first sequences are this rank's parts of
+--- samples that several ranks hold. Each part sees the whole sample. Then every rank calls this equally often.
 ---@param q torch.Tensor [T, heads, D]
 ---@param k torch.Tensor [T, kv_heads, D]
 ---@param v torch.Tensor [T, kv_heads, D]
 ---@param opts {seq_lens: integer[]?, causal: boolean?, scale: number?, window: integer?, sinks: torch.Tensor?,
---- blocks: torch.Tensor?}?
+--- blocks: torch.Tensor?, shares: nn.Shares?}?
 ---@return torch.Tensor # [T, heads, D]
 function M.attention(q, k, v, opts)
   check_tensors(q, k, v)
@@ -167,6 +189,7 @@ function M.attention(q, k, v, opts)
   if o.window ~= nil and (type(o.window) ~= "number" or o.window < 1 or o.window % 1 ~= 0) then
     fail("window must be a whole number of at least 1, got %s", tostring(o.window))
   end
+  if o.shares ~= nil then return with_shares(o, q, k, v) end
   if o.blocks ~= nil then
     local is_right = torch.is_tensor(o.blocks) and o.blocks:dim() == 1 and o.blocks:size(0) == tokens
     if not is_right or not o.causal or o.sinks ~= nil then

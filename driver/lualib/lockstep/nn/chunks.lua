@@ -105,8 +105,13 @@ local function table_of(chunks, seq_lens)
 end
 
 --- Casts to the dtype of a surrounding torch.autocast, and runs fn(q, k, v) without it. Attention of whole sequences is
---- an operator that autocast knows; the blocks of a ring are not.
-local function cast(q, k, v, fn)
+--- an operator that autocast knows; the blocks of a ring are not. Private to the library.
+---@param q torch.Tensor
+---@param k torch.Tensor
+---@param v torch.Tensor
+---@param fn fun(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor): torch.Tensor
+---@return torch.Tensor
+function M.cast(q, k, v, fn)
   if q.dtype ~= torch.float32 then return fn(q, k, v) end
   local one = torch.ones({ 1, 1 }, { device = q.device })
   local low = one:mm(one).dtype
@@ -140,7 +145,7 @@ function M.attention(chunks, q, k, v, o, attend, can_flash)
   if chunks.form ~= "ring" and divides then
     return heads.attention(chunks, own, q, k, v, function(...) return M.with(nil, attend, ...) end)
   end
-  return cast(q, k, v, function(queries, keys, values)
+  return M.cast(q, k, v, function(queries, keys, values)
     return ring.attention(chunks, own, queries, keys, values, o, can_flash(queries))
   end)
 end

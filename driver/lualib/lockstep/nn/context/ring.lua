@@ -16,6 +16,7 @@ local M = {}
 
 --- Rows of queries in a block of a product that is written out in full: limits its memory.
 local ROWS = 512
+M.ROWS = ROWS
 
 --- Calls fn(block, q rows..., k rows...) for each block with one chunk's keys and values, [2, m, kv_heads, D].
 local function each_block(ring, source, fn)
@@ -24,7 +25,13 @@ local function each_block(ring, source, fn)
   end
 end
 
---- Merges the results of this rank's queries with one chunk's keys into y and logs.
+--- Merges the results of this rank's queries with one chunk's keys into y and logs, in place. Private to the folder.
+---@param ring table {rank, table, kernel, o}
+---@param source integer whose chunk it is
+---@param q torch.Tensor [n, heads, D]
+---@param kv torch.Tensor [2, m, kv_heads, D]
+---@param y torch.Tensor [n, heads, D]
+---@param logs torch.Tensor [n, heads]
 local function attend(ring, source, q, kv, y, logs)
   local k, v = kv[0], kv[1]
   if ring.kernel == "cuda" then return flash_gpu.forward(ring, source, q, k, v, y, logs) end
@@ -37,7 +44,9 @@ local function attend(ring, source, q, kv, y, logs)
   end)
 end
 
---- Adds the gradients of this rank's queries with one chunk's keys to dq and dkv.
+M.attend = attend
+
+--- Adds the gradients of this rank's queries with one chunk's keys to dq and dkv, in place. Private to the folder.
 local function attend_backward(ring, source, dy, q, kv, y, logs, dq, dkv)
   local k, v = kv[0], kv[1]
   if ring.kernel == "cuda" then return flash_gpu.backward(ring, source, dy, q, k, v, y, logs, dq, dkv) end
@@ -51,6 +60,8 @@ local function attend_backward(ring, source, dy, q, kv, y, logs, dq, dkv)
     dkv[1]:narrow(0, k_from, keys):add_(more_v)
   end)
 end
+
+M.attend_backward = attend_backward
 
 --- Starts to send x to the next rank. What arrives is of the chunk that this rank takes in the next step.
 local function shift(ring, x, step, subject)
