@@ -11,8 +11,8 @@ local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local M = { loader = require "lockstep.mimo.loader", state = require("lockstep.mimo.state").state,
-  ownership = require "lockstep.mimo.ownership",
-  reorder = require "lockstep.mimo.reorder", step = require "lockstep.mimo.step" }
+  ownership = require "lockstep.mimo.ownership", reorder = require "lockstep.mimo.reorder",
+  separate = require "lockstep.mimo.separate", step = require "lockstep.mimo.step" }
 
 -- topology ------------------------------------------------------------------------------------------
 

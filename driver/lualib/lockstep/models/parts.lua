@@ -77,6 +77,18 @@ local function move(state, holder)
   return moved
 end
 
+--- Adds the tensors that other ranks hold to those of rank 0. Collective.
+---@param state table<string, torch.Tensor> this rank's, by their names
+---@param holders table<string, integer> the first rank of each part
+---@return table<string, torch.Tensor>
+function M.gather(state, holders)
+  local joined = plain.copy(state)
+  for _, part in ipairs(plain.keys(holders)) do
+    if holders[part] ~= 0 then joined = plain.copy(joined, move(state, holders[part])) end
+  end
+  return joined
+end
+
 --- Returns the tensors of all stages of a pipeline on its first rank, and this rank's own elsewhere. Collective over
 --- the stages.
 ---@param state table<string, torch.Tensor> this rank's, by their names in memory
