@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/program.h"
@@ -87,7 +88,9 @@ Command TuneVl(const std::string& out, const Folder& folder, int nproc, int visi
         absl::StrCat("vision_ranks=", vision_ranks), "parallel=" + parallel}) {
     arguments.insert(arguments.end(), {"--set", setting});
   }
-  return Lockstep(folder, arguments);
+  Command command = Lockstep(folder, arguments);
+  command.timeout = absl::Minutes(4);
+  return command;
 }
 
 // Losses and norms of each step, and the losses of the held-out conversations.

@@ -1,5 +1,6 @@
 --- mimo.separate: a model of pictures and text whose tower has ranks of its own trains as the whole model on one rank.
---- Float64, AdamW, clipping, several micro-batches of pictures, videos and text.
+--- Float64, AdamW, clipping, several micro-batches of pictures, videos and text. On 3 and 5 ranks the language model is
+--- on a grid.
 
 local core = require "lockstep.core"
 local data = require "lockstep.data"
@@ -36,6 +37,9 @@ local function item_of(config, kind, frames)
   return ids, torch.randn({ patches, values }, { dtype = torch.float64 }), { frames, h * merge, w * merge }
 end
 
+--- The number of tokens of a batch is a multiple of it.
+local multiple = 1
+
 --- A packed batch of one language rank: samples of text, with 0 to 2 pictures each where there are pictures.
 local function batch_of(config, has_pictures)
   local ids, mask, lengths = {}, {}, {}
@@ -53,6 +57,9 @@ local function batch_of(config, has_pictures)
     end
     for _ = 1, 2 + draw(6) do ids[#ids + 1], mask[#mask + 1] = 3 + draw(20), draw(3) > 0 end
     mask[before + 1], lengths[s] = false, #ids - before
+  end
+  while #ids % multiple ~= 0 do
+    ids[#ids + 1], mask[#mask + 1], lengths[#lengths] = 3 + draw(20), true, lengths[#lengths] + 1
   end
   mask[#mask] = true
   local batch = { input_ids = torch.tensor(ids, { dtype = torch.int64 }), loss_mask = torch.tensor(mask),
@@ -136,7 +143,11 @@ local function make(folder, vision_ranks, parallel, adapter)
   return model, optim.AdamW(model:parameters(), { lr = 1e-2, weight_decay = 0.1 }), net.config
 end
 
-for vision_ranks = 1, WORLD - 1 do
+local HAS_GRIDS = WORLD % 2 == 1
+--- The tests that need no grid run on other numbers of ranks.
+local test = HAS_GRIDS and function() end or t.test
+
+for vision_ranks = 1, HAS_GRIDS and 0 or WORLD - 1 do
   for _, folder in ipairs { "qwen3_vl", "qwen2_5_vl" } do
     for _, parallel in ipairs { "data_parallel", "fully_shard" } do
       t.test(("TrainsAsOneRank(%s, %d of %d ranks for the tower, %s)"):format(folder, vision_ranks, WORLD, parallel),
@@ -160,8 +171,33 @@ for vision_ranks = 1, WORLD - 1 do
   end
 end
 
+-- The language model in parts over a grid of its own ranks. Batches have a multiple of tp x cp tokens.
+local GRIDS = { [3] = { { tp = 2 }, { tp = 2, sequence = true, fully_shard = true }, { cp = 2, fully_shard = true } },
+  [5] = { { tp = 2, cp = 2, sequence = true, fully_shard = true }, { tp = 2, vision = 3 }, { cp = 2 } } }
+for _, given in ipairs(GRIDS[WORLD] or {}) do
+  local parallel = { tp = given.tp, cp = given.cp, sequence = given.sequence, fully_shard = given.fully_shard }
+  local name = ("tp %d, cp %d, %s%s"):format(given.tp or 1, given.cp or 1, given.sequence and "sequence, " or "",
+    given.fully_shard and "fully_shard" or "replicas")
+  t.test(("ALanguageModelOnAGridTrainsAsOneRank(%s)"):format(name), function()
+    multiple = 4
+    local vision_ranks = given.vision or 1
+    local rows = (WORLD - vision_ranks) / ((given.tp or 1) * (given.cp or 1))
+    local curve, alone = train_alone("qwen3_vl", rows)
+    local model, optimizer, config = make("qwen3_vl", vision_ranks, parallel)
+    t.equal(model.ranks, rows)
+
+    run_steps(model, optimizer, config, 1, STEPS, curve)
+    models.save(model, DIR .. "/model", { like = "tests/models/qwen3_vl" })
+
+    local saved = models.load(DIR .. "/model", { dtype = torch.float64 }):state_dict()
+    for key, value in pairs(alone:state_dict()) do t.truthy(difference(saved[key], value) < 1e-10, key) end
+    dist.barrier()
+    multiple = 1
+  end)
+end
+
 for _, parallel in ipairs { "data_parallel", "fully_shard" } do
-  t.test(("AnAdapterOfBothPartsTrainsAsOnOneRank(%s)"):format(parallel), function()
+  test(("AnAdapterOfBothPartsTrainsAsOnOneRank(%s)"):format(parallel), function()
     local curve, alone = train_alone("qwen3_vl", WORLD - 1, true)
     local model, optimizer, config = make("qwen3_vl", 1, parallel, true)
 
@@ -184,7 +220,7 @@ for _, parallel in ipairs { "data_parallel", "fully_shard" } do
   end)
 end
 
-t.test("EvaluatesAsOneRank", function()
+test("EvaluatesAsOneRank", function()
   local net = models.load("tests/models/qwen3_vl", { dtype = torch.float64 })
   local model = make("qwen3_vl", WORLD - 1, "data_parallel")
   local micro_batches = step_of(net.config, 1, 1)
@@ -229,7 +265,7 @@ local function train_and_save()
   return model, optimizer, config
 end
 
-t.test("AStateGoesOnOnAnotherNumberOfRanksAndInTheWholeModel", function()
+test("AStateGoesOnOnAnotherNumberOfRanksAndInTheWholeModel", function()
   local model, optimizer, config = train_and_save()
   local loss, weights = go_on(model, optimizer, config)
 
@@ -263,7 +299,7 @@ t.test("AStateGoesOnOnAnotherNumberOfRanksAndInTheWholeModel", function()
   dist.barrier()
 end)
 
-t.test("GradientsAddToThoseOfAnEarlierCall", function()
+test("GradientsAddToThoseOfAnEarlierCall", function()
   local model, _, config = make("qwen3_vl", 1, "data_parallel")
   local micro_batches, count = step_of(config, 1, model.ranks)
   sharding.accumulate(model, micro_batches, count, loss_of(model))
@@ -277,7 +313,7 @@ end)
 
 -- Without sharing of the norm each part would be clipped by its own norm, and the model by none: what the test of the
 -- norm in run_steps would show. Here: the norm of a part alone differs.
-t.test("TheNormOfOnePartIsNotThatOfTheModel", function()
+test("TheNormOfOnePartIsNotThatOfTheModel", function()
   local curve = train_alone("qwen3_vl", WORLD - 1)
   local model, _, config = make("qwen3_vl", 1, "data_parallel")
   local micro_batches, count = step_of(config, 1, model.ranks)
@@ -289,15 +325,17 @@ t.test("TheNormOfOnePartIsNotThatOfTheModel", function()
   t.truthy(relative(model:clip_grad_norm(0.5):item(), curve[1][2]) < 1e-10)
 end)
 
-t.test("MistakesAreErrors", function()
+test("MistakesAreErrors", function()
   local net = models.load "tests/models/llama"
   t.raises("mimo.separate: expected a model of pictures of models.load, not LlamaForCausalLM", mimo.separate, net,
     { vision_ranks = 1 })
   net = models.load "tests/models/qwen3_vl"
   t.raises(("vision_ranks must be a whole number from 1 to %d: of %d ranks, at least one runs the tower and one the "
     .. "language model; got %d"):format(WORLD - 1, WORLD, WORLD), mimo.separate, net, { vision_ranks = WORLD })
-  t.raises('parallel must be "data_parallel" or "fully_shard", not a table; other grids', mimo.separate, net,
-    { vision_ranks = 1, parallel = { tp = 2 } })
+  t.raises('parallel must be "data_parallel", "fully_shard" or a table of tp, cp, sequence and fully_shard, not "tp"',
+    mimo.separate, net, { vision_ranks = 1, parallel = "tp" })
+  t.raises("tp 7 x cp 1 does not divide the " .. WORLD - 1 .. " rank", mimo.separate, net,
+    { vision_ranks = 1, parallel = { tp = 7 } })
   t.raises("every rank must give the same options, got", mimo.separate, net,
     { vision_ranks = 1, order = dist.rank() == 0 and "1f1b" or "sequential" })
   local model, _, config = make("qwen3_vl", 1, "data_parallel")
@@ -312,7 +350,7 @@ t.test("MistakesAreErrors", function()
 end)
 
 -- A mistake inside of a step is an error on all ranks, whose bridge cannot be used again: these come last.
-t.test("AFunctionThatDoesNotCallTheModelIsAnErrorOnEveryRank", function()
+test("AFunctionThatDoesNotCallTheModelIsAnErrorOnEveryRank", function()
   local model, _, config = make("qwen3_vl", 1, "data_parallel")
   local micro_batches, count = step_of(config, 1, model.ranks)
   t.raises("the function did not call the model, which other ranks wait for", sharding.accumulate, model, micro_batches,

@@ -4,16 +4,18 @@
 --- come back. While the language model learns from a micro-batch, the tower computes the next one.
 
 local across = require "lockstep.sharding.across"
+local adapters = require "lockstep.lora.adapters"
 local agreement = require "lockstep.state.agreement"
 local clipping = require "lockstep.optim.clipping"
 local core = require "lockstep.core"
 local disagreement = require "lockstep.sharding.disagreement"
 local dist = require "lockstep.distributed"
 local fully_shard = require "lockstep.sharding.fully_shard"
+local grids = require "lockstep.sharding.grid"
 local lora_files = require "lockstep.lora.files"
-local adapters = require "lockstep.lora.adapters"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local parallelize = require("lockstep.sharding.parallelize").parallelize
 local parts = require "lockstep.mimo.parts"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
@@ -25,11 +27,12 @@ local function check(holds, message, ...) if not holds then fail(message, ...) e
 ---@class mimo.Separate
 ---@field module models.VisionLanguage this rank's part of the model
 ---@field topology mimo.Topology
----@field ranks integer that run the language model: each has micro-batches of its own
+---@field ranks integer that have micro-batches of their own: the ranks of the language model, or its grid's dp
 ---@field what string
 ---@field is_counted boolean
 ---@field holders table<string, integer> the first rank of each part
 ---@field adapter_config table? of adapters that the model had before it was divided, for lora.save
+---@field private grid sharding.Grid? of the language model's ranks
 ---@field private name "vision"|"language" what this rank runs
 ---@field private callee any the part, plain or sharded
 ---@field private order string
@@ -187,7 +190,7 @@ function Separate:learn(micro_batches, count, fn, take)
     if p.grad and p.requires_grad then before[p], p.grad = p.grad, nil end
   end
   run(self, micro_batches, fn, take, 1 / count)
-  local is_first = self.is_counted and self.topology:dp_info() == 0
+  local is_first = dist.rank() == self.holders.language
   mimo.reduce_gradients { topology = self.topology, modules = { [self.name] = self.callee }, loss = "sum",
     tokens = is_first and 1 or 0 } -- losses are divided by the count already
   torch.no_grad(function()
@@ -222,22 +225,44 @@ local function read_options(net, opts)
   check(plain.is_whole(o.vision_ranks, 1) and o.vision_ranks < ranks, "vision_ranks must be a whole number from 1 to "
     .. "%d: of %d ranks, at least one runs the tower and one the language model; got %s", ranks - 1, ranks,
     tostring(o.vision_ranks))
-  check(o.parallel == "data_parallel" or o.parallel == "fully_shard",
-    'parallel must be "data_parallel" or "fully_shard", not %s', type(o.parallel) == "string" and '"' .. o.parallel
-    .. '"' or "a " .. type(o.parallel) .. "; other grids of ranks are for models with all parts on each rank")
+  if type(o.parallel) == "table" then
+    o.sizes = options.read("mimo.separate: parallel", o.parallel, { tp = 1, cp = 1, fully_shard = false,
+      sequence = false })
+    o.parallel = o.sizes.fully_shard and "fully_shard" or "data_parallel"
+  end
+  check(o.parallel == "data_parallel" or o.parallel == "fully_shard", 'parallel must be "data_parallel", "fully_shard" '
+    .. "or a table of tp, cp, sequence and fully_shard, not %s", type(o.parallel) == "string" and '"' .. o.parallel
+    .. '"' or "a " .. type(o.parallel))
   check(nn.is_module(net) and type(net.take_part) == "function" and #(net.parts or {}) > 0,
     "expected a model of pictures of models.load, not %s", nn.is_module(net) and (net.class_name or "another module")
     or "a " .. type(net))
   check(not net.part, 'expected a whole model, not its part "%s"', tostring(net.part))
-  local found = disagreement.gather(("vision_ranks = %d, parallel = %s, order = %s"):format(o.vision_ranks, o.parallel,
-    tostring(o.order)))
+  local sizes = o.sizes or { tp = 1, cp = 1 }
+  local found = disagreement.gather(("vision_ranks = %d, parallel = %s, tp = %d, cp = %d, sequence = %s, order = %s")
+    :format(o.vision_ranks, o.parallel, sizes.tp, sizes.cp, tostring(sizes.sequence), tostring(o.order)))
   check(not found, "every rank must give the same options, got %s", found)
+  check((ranks - o.vision_ranks) % (sizes.tp * sizes.cp) == 0, "tp %d x cp %d does not divide the %d ranks of the "
+    .. "language model", sizes.tp, sizes.cp, ranks - o.vision_ranks)
   return o
 end
 
+--- Puts the language model on a grid of its ranks.
+local function on_grid(net, topology, sizes, shard_options)
+  local ranks = topology:modules()[2].ranks
+  local grid = grids.grid({ tp = sizes.tp, cp = sizes.cp }, dist.group { ranks = ranks })
+  return parallelize(net, grid, { sequence = sizes.tp > 1 and sizes.sequence or nil,
+    fully_shard = sizes.fully_shard and shard_options or false }), grid
+end
+
+---@class mimo.SeparateGrid of the language model; the tower is sharded, too, if `fully_shard`
+---@field tp integer?
+---@field cp integer?
+---@field sequence boolean?
+---@field fully_shard boolean?
+
 ---@class mimo.SeparateOptions
 ---@field vision_ranks integer
----@field parallel "data_parallel"|"fully_shard"|nil default: "data_parallel"
+---@field parallel "data_parallel"|"fully_shard"|mimo.SeparateGrid|nil default: "data_parallel"
 ---@field fully_shard sharding.FullyShardOptions?
 ---@field order "1f1b"|"all_forwards_first"|"sequential"|nil default: "1f1b"
 
@@ -259,7 +284,8 @@ end
 --- the whole model.
 ---
 --- Call lora.apply before. `parallel`: each part is replicated over its ranks, or sharded with the options
---- `fully_shard`. `order`: of mimo.step.
+--- `fully_shard`. A table of tp, cp and `sequence` splits the language model over the ranks of a grid, as
+--- sharding.parallelize does. `model.ranks` is then the grid's dp. `order`: of mimo.step.
 ---
 --- Collective: every rank of the run.
 ---@param net models.CausalLM
@@ -268,23 +294,27 @@ end
 local function separate(net, opts)
   local o = read_options(net, opts)
   local mimo = require "lockstep.mimo" -- which needs this module
-  local ranks = dist.world_size() - o.vision_ranks
+  local sizes = o.sizes or { tp = 1, cp = 1 }
+  local ranks = (dist.world_size() - o.vision_ranks) / (sizes.tp * sizes.cp)
   local topology = mimo.topology { modules = { { name = "vision", dp = o.vision_ranks },
-    { name = "language", dp = ranks, first_rank = o.vision_ranks } } }
+    { name = "language", dp = ranks, tp = sizes.tp, cp = sizes.cp, first_rank = o.vision_ranks } } }
   local name = topology:module()
   local adapter_config = #adapters.adapted(net) > 0 and lora_files.config_of(net) or nil
   net:take_part(name == "vision" and "visual" or "language")
   collectgarbage() -- the other part
   local group = topology:group(name, "dp")
-  local callee = net
-  if o.parallel == "fully_shard" and group then
+  local callee, grid = net, nil
+  if name == "language" and sizes.tp * sizes.cp > 1 then
+    callee, grid = on_grid(net, topology, sizes, o.fully_shard)
+  elseif o.parallel == "fully_shard" and group then
     callee = fully_shard.fully_shard(net, plain.copy(o.fully_shard, { group = group }))
   elseif group then
     for _, p in ipairs(net:parameters()) do dist.broadcast(p:detach(), group:ranks()[1], { group = group }) end
   end
-  parts.note(callee, name == "vision" and o.vision_ranks or ranks)
+  parts.note(callee, name == "vision" and o.vision_ranks or dist.world_size() - o.vision_ranks)
   return setmetatable({ module = net, callee = callee, topology = topology, ranks = ranks, name = name,
-    order = o.order, steps = {}, is_counted = name == "language", adapter_config = adapter_config,
+    order = o.order, steps = {}, grid = grid,
+    is_counted = name == "language" and (not grid or grid:rank "tp" == 0), adapter_config = adapter_config,
     holders = { visual = 0, language = o.vision_ranks },
     bridge = mimo.bridge { topology = topology, from = "vision", to = "language" } }, Separate)
 end

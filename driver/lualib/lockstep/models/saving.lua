@@ -180,7 +180,7 @@ end
 
 --- Returns the model itself of what sharding.data_parallel or sharding.parallelize returned.
 local function unwrap(model)
-  if across.is_one(model) then return model:callable() end
+  if across.is_one(model) then model = model:callable() end
   if type(model) == "table" and type(model.layouts) ~= "function" and nn.is_module(model.module) then
     model = model.module
   end
@@ -199,7 +199,7 @@ local function disk_state(model)
   for name, p in model:named_parameters() do
     local found, own = splits.of(p), stage_parameters.of(p)
     local whole = found and splits.whole(p, found)
-    if whole and first == 0 then state[name] = whole:cpu() end
+    if whole and (first == 0 or model.part) then state[name] = whole:cpu() end
     copies[name] = own and own.is_copy
   end
   if place and first == 0 then state = model_parts.of_stages(state, copies, place.group) end
