@@ -4,6 +4,7 @@
 --     ./run scripts/finetune.lua --set model=qwen --set data=chats.jsonl --set lora.r=0     # trains all weights
 --     ./run scripts/finetune.lua --set lora.r=0 --set lr=1e-3   # teaches the newest model of pretrain.lua instructions
 --     ./run scripts/finetune.lua --set model=qwen --set checkpoint.offload=host --set tiles=4     # in less memory
+--     ./run --nproc 4 scripts/finetune.lua --set model=qwen_vl --set vision_ranks=1     # the tower on its own rank
 --
 -- A line of the file is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}], "tools": [...]};
 -- ShareGPT, Alpaca, {"prompt": ..., "completion": ...} and {"text": ...} are read, too: see docs/chat.md. `data` may be
@@ -18,6 +19,7 @@ local dist = require "lockstep.distributed"
 local images = require "lockstep.images"
 local log = require "lockstep.log"
 local lora = require "lockstep.lora"
+local mimo = require "lockstep.mimo"
 local models = require "lockstep.models"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
@@ -49,11 +51,13 @@ local config = run.config({
   lora = { r = 16, alpha = 32, dropout = 0.0, targets = "all-linear" }, -- r = 0 trains all weights
   merge = false, -- also writes the model with the adapter in its weights
   parallel = "data_parallel", -- or "fully_shard"
+  vision_ranks = 0, -- above 0: so many ranks run the vision tower, and the others the language model; no answers then
   precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
   checkpoint = { offload = "none" }, -- "device": layers run again in backward; "host": their inputs wait on the host
   tiles = 0, -- above 0: the MLPs run over so many tiles of the tokens
 }, { at_least = { seed = 0, steps = 1, samples_per_step = 1, seq_len = 1, warmup_steps = 0,
-  save_every = 1, eval_every = 1, eval_samples = 1, answers = 0, max_new_tokens = 1, ["lora.r"] = 0, tiles = 0 } })
+  save_every = 1, eval_every = 1, eval_samples = 1, answers = 0, max_new_tokens = 1, ["lora.r"] = 0, tiles = 0,
+  vision_ranks = 0 } })
 torch.manual_seed(config.seed)
 local offload, known = config.checkpoint.offload, { none = true, device = true, host = true }
 assert(known[offload], "--set checkpoint.offload takes none, device or host, not " .. offload)
@@ -68,7 +72,11 @@ if offload ~= "none" then net.checkpoint = { offload = offload ~= "device" and o
 if config.neftune ~= 0 then nn.neftune(net, net:decoder().embed_tokens, { alpha = config.neftune }) end
 if config.tiles > 0 then net.tiled_mlp = { tiles = config.tiles } end
 -- A step without pictures leaves the vision tower out, on every rank alike.
-local model = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = process ~= nil } })
+local is_separate = config.vision_ranks > 0
+local model = is_separate and mimo.separate(net, { vision_ranks = config.vision_ranks, parallel = config.parallel })
+  or sharding.parallel(net, config.parallel, { data_parallel = { find_unused = process ~= nil } })
+-- Counts the ranks with micro-batches of their own. With a separate tower each rank is given those of all.
+local ranks = dist.world_size() - config.vision_ranks
 local lr = config.lr ~= 0 and config.lr or (config.lora.r ~= 0 and 2e-4 or 2e-5)
 local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = config.weight_decay })
 
@@ -89,7 +97,7 @@ local steps = optim.schedule.steps { steps = config.steps, epochs = config.epoch
 local schedule = optim.schedule.named(config.schedule, { warmup_steps = config.warmup_steps, total_steps = steps })
 local loader = data.loader { source = train, seed = config.seed, rank = 0, world = 1, map = encode_sample }
 local stream = batching.stream { source = loader, buffer = config.samples_per_step, seq_len = config.seq_len,
-  on_cut = config.on_cut }
+  on_cut = config.on_cut, ranks = ranks, together = is_separate }
 
 -- Records the loss and the exact answers of held-out conversations, and shows the first three.
 local function evaluate(title)
@@ -100,11 +108,12 @@ local function evaluate(title)
     local ok, sample = pcall(encode_sample, rows[i])
     samples[i] = ok and sample or error(held_out:place(i) .. ": " .. sample, 0)
   end
-  local batches, report = batching.prepare { samples = samples, seq_len = config.seq_len, rank = dist.rank() }
+  local batches, report = batching.prepare { samples = samples, seq_len = config.seq_len, rank = dist.rank(),
+    ranks = ranks, together = is_separate }
   local loss = sharding.evaluate(model, function() return table.remove(batches[dist.rank() + 1]) end,
     function(batch) return model(batch, "loss") end)
   local exact = models.exact_answers(model, net, { rows = rows, encode = encode_sample, tokenizer = tokenizer,
-    most = config.answers, max_new_tokens = config.max_new_tokens, title = title })
+    most = is_separate and 0 or config.answers, max_new_tokens = config.max_new_tokens, title = title })
   log.record("validation", { loss = loss, counts = batching.lost(report), exact = exact })
   if config.keep_best and title ~= "before" then run:keep_best("loss", loss) end
 end

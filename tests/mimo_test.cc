@@ -1,4 +1,4 @@
-// Modules on ranks of their own, as whole runs: scripts/mimo_digits.lua and mimo_vl.lua for a few
+// Modules on ranks of their own, as whole runs: scripts/mimo_digits.lua and finetune.lua for a few
 // steps draw the curve of one rank, and a run that fails names the cause.
 
 #include <pwd.h>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/program.h"
@@ -74,35 +75,26 @@ TEST(MimoDigits, ModulesOnTheirOwnRanksLearnAsOneRankDoes) {
 // --- A model of Hugging Face, by its parts
 // --------------------------------------------------------
 
-// Losses and norms of scripts/mimo_vl.lua. Its model is saved in `out`.
-std::vector<double> TrainVl(const Folder& folder, const std::string& out, int nproc,
-                            int vision_ranks, bool fully_shard, int save_every = kSteps) {
-  Command command =
-      Lockstep(folder, {"--nproc",
-                        absl::StrCat(nproc),
-                        "--run-dir",
-                        out,
-                        DataFile("scripts/mimo_vl.lua"),
-                        "--set",
-                        "model=model",
-                        "--set",
-                        "data=pictures.jsonl",
-                        "--set",
-                        absl::StrCat("steps=", kSteps),
-                        "--set",
-                        "samples=5",
-                        "--set",
-                        "lr=0.001",
-                        "--set",
-                        "warmup_steps=0",
-                        "--set",
-                        absl::StrCat("vision_ranks=", vision_ranks),
-                        "--set",
-                        absl::StrCat("save_every=", save_every),
-                        "--set",
-                        absl::StrCat("fully_shard=", fully_shard ? "true" : "false")});
-  const Ended ended = RunOne(command);
-  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+// scripts/finetune.lua with `vision_ranks`, or 0: the whole model on each rank.
+Command TuneVl(const std::string& out, const Folder& folder, int nproc, int vision_ranks,
+               const std::string& parallel, const std::string& lora_r = "0") {
+  std::vector<std::string> arguments = {"--nproc", absl::StrCat(nproc), "--run-dir", out,
+                                        DataFile("scripts/finetune.lua")};
+  for (const std::string& setting :
+       {std::string("model=model"), std::string("data=pictures.jsonl"),
+        absl::StrCat("steps=", kSteps), std::string("samples_per_step=10"), std::string("lr=0.001"),
+        std::string("warmup_steps=0"), std::string("precision=float64"), std::string("held_out=5"),
+        std::string("answers=0"), std::string("save_every=1"), absl::StrCat("lora.r=", lora_r),
+        absl::StrCat("vision_ranks=", vision_ranks), "parallel=" + parallel}) {
+    arguments.insert(arguments.end(), {"--set", setting});
+  }
+  Command command = Lockstep(folder, arguments);
+  command.timeout = absl::Minutes(4);
+  return command;
+}
+
+// Losses and norms of each step, and the losses of the held-out conversations.
+std::vector<double> CurveOf(const Folder& folder, const std::string& out) {
   std::vector<double> curve;
   for (const auto& object : ReadMetrics(folder, out + "/metrics.jsonl")) {
     for (const char* name : {"loss", "grad_norm"}) {
@@ -113,63 +105,115 @@ std::vector<double> TrainVl(const Folder& folder, const std::string& out, int np
   return curve;
 }
 
-// One in five conversations has no picture, so that a replica of the tower may have none.
-TEST(MimoVl, PartsOnTheirOwnRanksTrainAsTheModelOnOneRankDoes) {
-  const Folder folder;
+void MakeVl(const Folder& folder) {
   const Ended made = RunOne(Lockstep(
       folder, {"--nproc", "1", "--run-dir", "made", DataFile("tests/scripts/tiny_vision_model.lua"),
                DataFile("driver/text/testdata/qwen2.json"), DataFile("driver/images/testdata"),
                folder.path()}));
   ASSERT_EQ(made.exit_code, 0) << made.err;
-  const std::vector<double> alone = TrainVl(folder, "alone", 1, 1, false);
-  ASSERT_THAT(alone, SizeIs(2 * kSteps));
-  EXPECT_LT(alone[2 * (kSteps - 1)], alone[0]);
+}
 
-  const struct {
-    int nproc, vision_ranks;
-    bool fully_shard;
-  } grids[] = {{2, 1, false}, {3, 2, true}, {3, 1, true}, {5, 3, false}};
-  for (const auto& [nproc, vision_ranks, fully_shard] : grids) {
-    const std::string out = absl::StrCat("out", nproc, vision_ranks);
-    const std::vector<double> curve = TrainVl(folder, out, nproc, vision_ranks, fully_shard);
-
-    ASSERT_THAT(curve, SizeIs(alone.size()));
-    for (size_t i = 0; i < curve.size(); ++i) {
-      EXPECT_NEAR(curve[i], alone[i], 1e-5 * alone[i])
-          << "number " << i << " on " << nproc << " ranks, vision on " << vision_ranks;
-    }
-    folder.Write("compare.lua", absl::StrCat(R"(local models = require "lockstep.models"
-local start, first = models.load("model"):state_dict(), models.load("alone/model"):state_dict()
-for name, value in pairs(models.load(")",
-                                             out, R"(/model"):state_dict()) do
-  local far = (first[name] - start[name]):abs():max():item()
-  assert((value - first[name]):abs():max():item() <= 0.01 * far + 1e-6 and far > 0, name)
-end
-)"));
-    const Ended compared = RunOne(Lockstep(folder, {"--nproc", "1", "compare.lua"}));
-    EXPECT_EQ(compared.exit_code, 0) << compared.err;
+void ExpectNear(const std::vector<double>& curve, const std::vector<double>& alone,
+                const std::string& what) {
+  ASSERT_THAT(curve, SizeIs(alone.size())) << what;
+  for (size_t i = 0; i < curve.size(); ++i) {
+    EXPECT_NEAR(curve[i], alone[i], kTolerance * alone[i]) << "number " << i << ", " << what;
   }
 }
 
-// Without its last state the folder is that of a run that was killed after the step before.
-TEST(MimoVl, AnotherRunInItsFolderGoesOnAndReportsEachStepOnce) {
-  for (const bool fully_shard : {false, true}) {
-    const Folder folder;
-    const Ended made =
-        RunOne(Lockstep(folder, {"--nproc", "1", "--run-dir", "made",
-                                 DataFile("tests/scripts/tiny_vision_model.lua"),
-                                 DataFile("driver/text/testdata/qwen2.json"),
-                                 DataFile("driver/images/testdata"), folder.path()}));
-    ASSERT_EQ(made.exit_code, 0) << made.err;
-    const std::vector<double> whole = TrainVl(folder, "out", 3, 1, fully_shard, 1);
-    ASSERT_THAT(whole, SizeIs(2 * kSteps));
+// Compares the files' tensors with those of alone/model, and with the model before training.
+void ExpectSameModel(const Folder& folder, const std::string& out) {
+  folder.Write("compare.lua", absl::StrCat(R"(local data = require "lockstep.data"
+local function read(path) return data.safetensors(path .. "/model.safetensors") end
+local start, first, count = read "model", read "alone/model", 0
+for name, value in pairs((read ")",
+                                           out, R"(/model")) do
+  local far = (first[name] - start[name]):abs():max():item()
+  assert((value - first[name]):abs():max():item() <= 1e-9 and far > 1e-5, name)
+  count = count + 1
+end
+for _ in pairs(first) do count = count - 1 end
+assert(count == 0)
+)"));
+  const Ended compared = RunOne(Lockstep(folder, {"--nproc", "1", "compare.lua"}));
+  EXPECT_EQ(compared.exit_code, 0) << compared.err;
+}
+
+// One in five conversations has no picture, so that a rank of the tower may have none.
+TEST(MimoVl, ATowerOnRanksOfItsOwnTrainsAsTheModelOnOneRankDoes) {
+  const Folder folder;
+  MakeVl(folder);
+  const Ended one = RunOne(TuneVl("alone", folder, 1, 0, "data_parallel"));
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  const std::vector<double> alone = CurveOf(folder, "alone");
+  ASSERT_THAT(alone, SizeIs(2 * kSteps + 2));
+
+  const struct {
+    int nproc, vision_ranks;
+    const char* parallel;
+  } grids[] = {{2, 1, "data_parallel"}, {4, 2, "fully_shard"}, {4, 3, "data_parallel"}};
+  for (const auto& [nproc, vision_ranks, parallel] : grids) {
+    const std::string out = absl::StrCat("out", nproc, vision_ranks);
+    const Ended ended = RunOne(TuneVl(out, folder, nproc, vision_ranks, parallel));
+
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    ExpectNear(CurveOf(folder, out), alone,
+               absl::StrCat(nproc, " ranks, the tower on ", vision_ranks));
+    ExpectSameModel(folder, out);
+  }
+}
+
+// Without its last states the folder is that of a run that was killed after the step before.
+TEST(MimoVl, ARunGoesOnOnAnotherNumberOfRanks) {
+  const Folder folder;
+  MakeVl(folder);
+  const Ended one = RunOne(TuneVl("alone", folder, 1, 0, "data_parallel"));
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  const std::vector<double> alone = CurveOf(folder, "alone");
+  const Ended begun = RunOne(TuneVl("out", folder, 4, 2, "fully_shard"));
+  ASSERT_EQ(begun.exit_code, 0) << begun.err;
+
+  const struct {
+    int nproc, vision_ranks;
+    const char* parallel;
+  } grids[] = {{3, 1, "data_parallel"}, {1, 0, "data_parallel"}, {2, 1, "fully_shard"}};
+  for (const auto& [nproc, vision_ranks, parallel] : grids) {
     const std::string last = absl::StrCat(folder.path(), "/out/state/step-0000000", kSteps);
     ASSERT_GT(std::filesystem::remove_all(last), 0U);
 
-    const std::vector<double> resumed = TrainVl(folder, "out", 3, 1, fully_shard, 1);
+    const Ended ended = RunOne(TuneVl("out", folder, nproc, vision_ranks, parallel));
 
-    EXPECT_EQ(resumed, whole);
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_THAT(ended.out, HasSubstr(absl::StrCat("after ", kSteps - 1, " steps")));
+    ExpectNear(CurveOf(folder, "out"), alone, absl::StrCat("went on on ", nproc, " ranks"));
+    ExpectSameModel(folder, "out");
   }
+}
+
+TEST(MimoVl, AnAdapterOfBothPartsIsOneFolder) {
+  const Folder folder;
+  MakeVl(folder);
+  const Ended one = RunOne(TuneVl("alone", folder, 1, 0, "data_parallel", "4"));
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+
+  const Ended ended = RunOne(TuneVl("out", folder, 3, 1, "fully_shard", "4"));
+
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  ExpectNear(CurveOf(folder, "out"), CurveOf(folder, "alone"), "adapters");
+  EXPECT_EQ(folder.Read("out/adapter/adapter_config.json"),
+            folder.Read("alone/adapter/adapter_config.json"));
+  folder.Write("compare.lua", R"(local data = require "lockstep.data"
+local function read(path) return (data.safetensors(path .. "/adapter/adapter_model.safetensors")) end
+local first, count = read "alone", 0
+for name, value in pairs(read "out") do
+  assert((value - first[name]):abs():max():item() <= 1e-9, name)
+  count = count + 1
+end
+for _ in pairs(first) do count = count - 1 end
+assert(count == 0)
+)");
+  const Ended compared = RunOne(Lockstep(folder, {"--nproc", "1", "compare.lua"}));
+  EXPECT_EQ(compared.exit_code, 0) << compared.err;
 }
 
 // `code` on two ranks, with `rank` and `topology`: vision on rank 0, language on rank 1.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Draws docs/pictures/mimo_curves.svg and mimo_difference.svg: scripts/mimo_vl.lua on a tiny Qwen3-VL, on one rank and
+# Draws docs/pictures/mimo_curves.svg and mimo_difference.svg: scripts/finetune.lua on a tiny Qwen3-VL, on one rank and
 # on every grid of 1, 2 or 3 ranks for vision and 1, 2 or 4 for language.
 #
 #     bazel build -c opt //driver:lockstep && docs/pictures/mimo_curves.sh FOLDER
@@ -17,11 +17,12 @@ export OMP_NUM_THREADS=1
   "$PWD/driver/images/testdata" "$folder"
 
 train() { # RUN VISION_RANKS RANKS
-  "$lockstep" --nproc "$3" --run-dir "$folder/$1" scripts/mimo_vl.lua --set model="$folder/model" \
-    --set data="$folder/pictures.jsonl" --set vision_ranks="$2" --set steps=60 --set samples=12 --set lr=0.003
+  "$lockstep" --nproc "$3" --run-dir "$folder/$1" scripts/finetune.lua --set model="$folder/model" \
+    --set data="$folder/pictures.jsonl" --set vision_ranks="$2" --set steps=60 --set samples_per_step=24 \
+    --set lora.r=0 --set lr=0.003 --set held_out=0
 }
 
-train alone 1 1
+train alone 0 1
 for vision in 1 2 3; do
   for language in 1 2 4; do train "$vision-$language" "$vision" $((vision + language)); done
 done

@@ -76,6 +76,7 @@ local PREPARE = plain.copy(core_batching.defaults, {
   seq_len = options.required, ranks = options.optional, rank = options.optional, balance = "makespan",
   cost = options.optional, streams = {}, image_token_id = options.optional, video_token_id = options.optional,
   audio_token_id = options.optional, own_rows = {}, check = true, split = options.optional,
+  together = false,
 })
 
 --- Takes the group of ranks out of the option `split`, and sets it beside the others.
@@ -90,13 +91,23 @@ local function read_split(name, o)
   o.split = split
 end
 
---- The options, and whether these are the micro-batches that this rank trains on, as all others of the run do:
---- then ranks check that they agree.
+--- Returns the options; whether these are the micro-batches that this rank trains on, as all others of the run do:
+--- then ranks check that they agree; and whether each is given those of all ranks.
 local function read(name, opts, more, default_rank)
   local o = options.read(name, opts, plain.copy(PREPARE, more))
   if o.balance == "round_robin" then
     options.note_unused(name, opts, { "mix_kinds", "worth_a_step" },
       'with balance = "round_robin", which keeps kinds apart and weighs no costs')
+  end
+  local together = o.together
+  o.together = nil
+  if together then
+    plain.check(o.split == nil, "%s: together = true excludes split", name)
+    plain.check(o.rank == nil or o.rank == dist.rank(), "%s: with together = true a rank is given the micro-batches of "
+      .. "all ranks; leave rank out, got %s", name, tostring(o.rank))
+    local check = o.check and dist.world_size() > 1
+    o.rank, o.check, o.ranks = nil, nil, o.ranks or dist.world_size()
+    return o, check, true
   end
   if o.rank == nil then o.rank = default_rank end
   local is_own = o.rank == dist.rank() or o.rank == nil and o.ranks == nil
@@ -105,6 +116,18 @@ local function read(name, opts, more, default_rank)
   o.check = nil
   read_split(name, o)
   return o, check
+end
+
+--- Returns the micro-batches of a rank from those of all ranks. With `together`: arrays, each with all ranks' of one
+--- micro-step.
+local function own_of(batches, rank, together)
+  if not together then return batches[rank + 1] end
+  local own = {}
+  for i = 1, #batches[1] do
+    own[i] = { kind = batches[1][i].kind }
+    for row, micro_batches in ipairs(batches) do own[i][row] = micro_batches[i] end
+  end
+  return own
 end
 
 -- Agreement -----------------------------------------------------------------------------------------
@@ -237,11 +260,15 @@ end
 --- says which of its sequences are parts of samples.
 ---
 --- `worth_a_step` = 0.005 is the share of the makespan that one more micro-step must save.
+---
+--- `together` = true gives each rank the micro-batches of all `ranks`, for mimo.separate: batches[rank + 1] of the
+--- calling rank has an array for each micro-step, {those of rank 0, of rank 1, ...}. `ranks` may differ from the
+--- world's size then.
 ---@param opts {samples: batching.Sample[]?, seq_len: integer, ranks: integer?, rank: integer?, [string]: any}
 ---@return batching.MicroBatch[][] batches
 ---@return batching.Report report
 function M.prepare(opts)
-  local o, check = read("batching.prepare", opts,
+  local o, check, together = read("batching.prepare", opts,
     { samples = options.optional, index = options.optional, load = options.optional })
   local has_index = o.index ~= nil and o.load ~= nil
   if o.samples == nil and not has_index then
@@ -254,6 +281,7 @@ function M.prepare(opts)
   local batches, report = core_batching.prepare(o)
   report.samples = #(o.samples or o.index) - report.dropped_samples
   for i, micro_batches in ipairs(batches) do complete(micro_batches, i - 1, o, group) end
+  if together then batches = { [dist.rank() + 1] = own_of(batches, dist.rank(), true) } end
   if check then
     check_agreement("batching.prepare: by every rank, with the same samples and options; else check = false",
       fingerprint_of(batches[dist.rank() + 1], report))
@@ -316,7 +344,7 @@ local function copy(value) return type(value) == "table" and plain.copy(value) o
 ---@param opts {source: (fun(): batching.Sample?), buffer: integer, seq_len: integer, [string]: any}
 ---@return batching.Stream
 function M.stream(opts)
-  local o, check = read("batching.stream", opts,
+  local o, check, together = read("batching.stream", opts,
     { source = options.required, buffer = options.required, max_wait = 4, on_cut = "cut",
       state = options.optional, load = options.optional }, dist.rank())
   plain.check(plain.is_callable(o.source),
@@ -330,9 +358,9 @@ function M.stream(opts)
   plain.check(o.on_cut ~= "drop" or not o.load, 'batching.stream: on_cut = "drop" needs samples; of an index leave the '
     .. "long entries out yourself")
   local stream = setmetatable({
-    check = check, source = o.source, buffer = o.buffer, max_wait = o.max_wait, on_cut = o.on_cut, drawn = 0,
-    windows = 0, tokens = 0, padding_tokens = 0, lost = cutting.none(), held = 0, samples = {}, ages = {},
-    ended = false, stuck = false,
+    check = check, together = together, source = o.source, buffer = o.buffer, max_wait = o.max_wait,
+    on_cut = o.on_cut, drawn = 0, windows = 0, tokens = 0, padding_tokens = 0, lost = cutting.none(), held = 0,
+    samples = {}, ages = {}, ended = false, stuck = false,
   }, Stream)
   local state = o.state
   stream.group = o.group
@@ -429,9 +457,10 @@ function Stream:__call()
       cutting.add(report, self.lost)
       self.lost = cutting.none()
       self:plan_ahead()
-      complete(batches[self.options.rank + 1], self.options.rank, self.options, self.group)
-      self:check_window(self.windows, fingerprint_of(batches[self.options.rank + 1], report))
-      return batches[self.options.rank + 1], report
+      for i, micro_batches in ipairs(batches) do complete(micro_batches, i - 1, self.options, self.group) end
+      local own = own_of(batches, self.options.rank, self.together)
+      self:check_window(self.windows, fingerprint_of(own, report))
+      return own, report
     end
   end
 end

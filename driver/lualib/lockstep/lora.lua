@@ -8,6 +8,7 @@
 ---
 --- Apply or load adapters before sharding.data_parallel and optimizers. docs/lora.md has a whole script.
 
+local across = require "lockstep.sharding.across"
 local adapters = require "lockstep.lora.adapters"
 local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
@@ -17,6 +18,7 @@ local experts = require "lockstep.lora.experts"
 local files = require "lockstep.lora.files"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local loading = require "lockstep.lora.loading"
+local model_parts = require "lockstep.models.parts"
 local models_folder = require "lockstep.models.folder"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
@@ -251,14 +253,16 @@ end
 ---@param model any a module with adapters, or replicas of one
 ---@param dir string
 function M.save(model, dir)
-  check_adapted("lora.save", model)
+  local holders = across.is_one(model) and model.holders -- of parts on ranks of their own, of which one may have none
+  if not (holders and model.adapter_config) then check_adapted("lora.save", model) end
   refuse_stages("lora.save", model)
   if type(dir) ~= "string" then core.raise("lora.save: the folder must be a string, not a " .. type(dir)) end
   agreement.begin("lora.save") -- before the gathering of a sharded model
   replicas.check("lora.save", model)
   local tensors = files.tensors_of(model)
+  if holders then tensors = model_parts.gather(tensors, holders) end
   agreement.together("lora.save", function()
-    if dist.rank() == 0 then files.write(dir, files.config_of(model), tensors) end
+    if dist.rank() == 0 then files.write(dir, holders and model.adapter_config or files.config_of(model), tensors) end
   end)
 end
 

@@ -11,8 +11,8 @@ local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local M = { loader = require "lockstep.mimo.loader", state = require("lockstep.mimo.state").state,
-  ownership = require "lockstep.mimo.ownership",
-  reorder = require "lockstep.mimo.reorder", step = require "lockstep.mimo.step" }
+  ownership = require "lockstep.mimo.ownership", reorder = require "lockstep.mimo.reorder",
+  separate = require "lockstep.mimo.separate", step = require "lockstep.mimo.step" }
 
 -- topology ------------------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ function M.topology(opts)
   local core_opts, shared = shared_weights.take(opts or {})
   return setmetatable({ core = core_mimo.topology(core_opts), groups = {}, shared = shared,
     edges = opts and opts.edges or edges_to_language(core_opts.modules),
-    bridges = setmetatable({}, { __mode = "v" }) }, Topology)
+    bridges = setmetatable({}, { __mode = "v" }), reduced = setmetatable({}, { __mode = "k" }) }, Topology)
 end
 
 local function check_topology(name, topology)
@@ -341,15 +341,27 @@ end
 
 -- Gradients -----------------------------------------------------------------------------------------
 
---- Returns the parameters of this rank's modules that are trained. Frozen ones may keep gradients of an earlier step.
-local function trained_of(own)
+--- Returns the parameters of a part that are trained. Frozen ones may keep gradients of an earlier step.
+local function trained_of(part)
   local parameters = {}
-  for _, part in ipairs(own) do
-    for _, p in ipairs(part.parameters) do
-      if p.requires_grad then parameters[#parameters + 1] = p end
-    end
+  for _, p in ipairs(part.parameters) do
+    if p.requires_grad then parameters[#parameters + 1] = p end
   end
   return parameters
+end
+
+--- Returns whether a part's gradients are those that were reduced last.
+local function are_reduced(topology, part)
+  local reduced = topology.reduced[part.parameters[1]]
+  return reduced and reduced:are_unchanged(trained_of(part))
+end
+
+--- Remembers that a part's gradients are reduced. Each part has a memory of its own: calls may take modules in turn.
+local function note_reduced(topology, part)
+  local first = part.parameters[1]
+  if not first then return end
+  topology.reduced[first] = topology.reduced[first] or core_mimo.reduced_gradients()
+  topology.reduced[first]:remember(trained_of(part))
 end
 
 --- Returns why this rank cannot reduce, or nil.
@@ -360,9 +372,11 @@ local function problem_of(topology, own)
   end
   -- A replay, which is on one rank alone, changes gradients and not their versions. On a CPU lockstep.graph makes them.
   local may_replay = dist.world_size() == 1 and (dist.device() ~= "cpu" or package.loaded["lockstep.graph"] ~= nil)
-  if topology.reduced and not may_replay and topology.reduced:are_unchanged(trained_of(own)) then
-    return "the gradients of rank %d are those that the last call has reduced, and a second call would scale them "
-      .. "twice: call it once a step, after all backward passes"
+  for _, part in ipairs(may_replay and {} or own) do
+    if are_reduced(topology, part) then
+      return ('the gradients of "%s" on rank %%d are those that the last call has reduced, and a second call would '
+        .. "scale them twice: call it once a step, after all backward passes"):format(part.name)
+    end
   end
 end
 
@@ -441,7 +455,7 @@ end
 ---
 --- Collective: every rank of the topology, once after the backward passes of a step. Raises an error if a bridge's
 --- call has had no backward on this rank, so that a gradient is missing. Raises an error on every rank if a bridge has
---- failed on one of them, or if no gradient of a rank has changed since the last call.
+--- failed on one of them, or if no gradient of a module has changed since a call that reduced them.
 ---@param opts mimo.ReduceOptions
 ---@return integer? tokens of all ranks, with "sum"
 function M.reduce_gradients(opts)
@@ -463,8 +477,7 @@ function M.reduce_gradients(opts)
     local shared, stages = shared_weights.find(o.topology, part)
     if stages then core_mimo.reduce_gradients(shared, stages, 1) end
   end
-  o.topology.reduced = o.topology.reduced or core_mimo.reduced_gradients()
-  o.topology.reduced:remember(trained_of(own))
+  for _, part in ipairs(own) do note_reduced(o.topology, part) end
   return tokens
 end
 
@@ -537,10 +550,11 @@ function M.clip_grad_norm(opts)
     core.raise(("mimo.clip_grad_norm: the norm of all gradients is %g; no rank has clipped, skip this step"):format(
       norm:item()))
   end
-  local parameters = trained_of(own)
-  local is_reduced = o.topology.reduced and o.topology.reduced:are_unchanged(parameters)
-  for _, part in ipairs(own) do core_mimo.clip_gradients(part.parameters, norm, o.max_norm) end
-  if is_reduced then o.topology.reduced:remember(parameters) end
+  for _, part in ipairs(own) do
+    local is_reduced = are_reduced(o.topology, part)
+    core_mimo.clip_gradients(part.parameters, norm, o.max_norm)
+    if is_reduced then note_reduced(o.topology, part) end
+  end
   return norm
 end
 

@@ -31,6 +31,39 @@ t.test("RanksThatPrepareTheSameAgree", function()
   end
 end)
 
+t.test("TogetherEachRankIsGivenTheMicroBatchesOfAll", function()
+  local all, report = batching.prepare { samples = mixed(), seq_len = 8, ranks = 2 }
+  local function compare(own)
+    t.equal(#own, report.micro_steps)
+    for step, micro_batches in ipairs(own) do
+      t.equal(#micro_batches, 2)
+      for row = 1, 2 do
+        t.equal(micro_batches[row].input_ids, all[row][step].input_ids)
+        t.equal(micro_batches[row].padding_values, all[row][step].padding_values)
+        t.equal(micro_batches[row].kind, micro_batches.kind)
+      end
+    end
+  end
+
+  local batches = batching.prepare { samples = mixed(), seq_len = 8, ranks = 2, together = true }
+  compare(batches[RANK + 1])
+  local samples = mixed()
+  local stream = batching.stream { source = function() return table.remove(samples, 1) end, buffer = 6, seq_len = 8,
+    ranks = 2, together = true, max_wait = 0 }
+  compare((stream()))
+  t.equal(stream(), nil)
+  t.raises("with together = true a rank is given the micro-batches of all ranks; leave rank out, got 7",
+    batching.prepare, { samples = mixed(), seq_len = 8, ranks = 2, together = true, rank = 7 })
+end)
+
+t.test("TogetherAnotherKindOnOneRankIsNamed", function()
+  local samples = mixed()
+  if RANK == 1 then samples[1].kind, samples[2].kind = "image", "image" end
+  local message = t.raises("the ranks disagree", batching.prepare,
+    { samples = samples, seq_len = 8, ranks = 2, together = true })
+  for _, other in ipairs(dist.all_gather_object(message)) do t.equal(other, message) end
+end)
+
 t.test("AnotherKindOnOneRankIsNamedBeforeTraining", function()
   local samples = mixed()
   if RANK == 1 then samples[1].kind, samples[2].kind = "image", "image" end

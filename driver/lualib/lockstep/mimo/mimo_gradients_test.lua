@@ -84,13 +84,31 @@ t.test("WithoutAMemoryASecondReductionScalesTwice", function()
   t.near(weight.grad, torch.full({ 1, 2 }, 12 / 4 / 4), 1e-6)
 end)
 
+t.test("ASecondReductionIsNoticedAfterThatOfOtherModules", function()
+  local topology = with_language { pp = 3 }
+  local first, first_weight = weight_of(topology, 12)
+  local second, second_weight = weight_of(topology, 8)
+  local function reduce(modules)
+    return mimo.reduce_gradients { topology = topology, modules = modules, loss = "sum", tokens = 4 }
+  end
+
+  reduce(first)
+  reduce(second)
+  t.raises("a second call would scale them twice", reduce, first)
+  mimo.clip_grad_norm { topology = topology, modules = second, max_norm = 1e9 }
+  t.raises("a second call would scale them twice", reduce, second)
+
+  t.near(first_weight.grad, torch.full({ 1, 2 }, 3), 1e-6)
+  t.near(second_weight.grad, torch.full({ 1, 2 }, 2), 1e-6)
+end)
+
 t.test("ASecondReductionOfTheSameGradientsIsAnErrorOnEveryRank", function()
   local topology = with_language { pp = 3 }
   local modules, weight = weight_of(topology, 12)
   local module = modules[topology:module()]
   local opts = { topology = topology, modules = modules, loss = "sum", tokens = 4 }
-  local message = "no rank reduces, since the gradients of rank 0 are those that the last call has reduced, and a "
-    .. "second call would scale them twice"
+  local message = 'no rank reduces, since the gradients of "vision" on rank 0 are those that the last call has '
+    .. "reduced, and a second call would scale them twice"
   local function expect(gradient) t.near(weight.grad, torch.full({ 1, 2 }, gradient), 1e-6) end
 
   mimo.reduce_gradients(opts)

@@ -4,7 +4,6 @@ local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local plain = require "lockstep.plain"
-local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -31,15 +30,6 @@ local function find_holders(own)
     end
   end
   return holders
-end
-
-local function check_is_whole(model)
-  for name, p in model:named_parameters() do
-    if splits.of(p) then
-      fail('"%s" of the part "%s" is divided by sharding.tensor_parallel; parts with such layers cannot be saved', name,
-        model.part)
-    end
-  end
 end
 
 local function shape_of(tensor)
@@ -77,6 +67,18 @@ local function move(state, holder)
   return moved
 end
 
+--- Adds the tensors that other ranks hold to those of rank 0. Collective.
+---@param state table<string, torch.Tensor> this rank's, by their names
+---@param holders table<string, integer> the first rank of each part
+---@return table<string, torch.Tensor>
+function M.gather(state, holders)
+  local joined = plain.copy(state)
+  for _, part in ipairs(plain.keys(holders)) do
+    if holders[part] ~= 0 then joined = plain.copy(joined, move(state, holders[part])) end
+  end
+  return joined
+end
+
 --- Returns the tensors of all stages of a pipeline on its first rank, and this rank's own elsewhere. Collective over
 --- the stages.
 ---@param state table<string, torch.Tensor> this rank's, by their names in memory
@@ -102,7 +104,6 @@ function M.join(own, disk_state)
   if not holders then return disk_state(own[1]) end
   local states, joined = {}, {}
   for _, model in ipairs(own) do
-    check_is_whole(model)
     states[model.part] = disk_state(model)
   end
   for _, part in ipairs(plain.keys(holders)) do

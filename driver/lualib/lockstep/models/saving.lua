@@ -9,6 +9,7 @@
 --- disk. A model that was there is moved to DIR.lockstep-save/old, and removed. A process that is killed in between
 --- leaves that folder, and the next save into DIR makes good of it.
 
+local across = require "lockstep.sharding.across"
 local agreement = require "lockstep.state.agreement"
 local config_of = require "lockstep.models.config"
 local core = require "lockstep.core"
@@ -18,7 +19,6 @@ local files = require "lockstep.core.files"
 local folder = require "lockstep.models.folder"
 local model_parts = require "lockstep.models.parts"
 local nn = require "lockstep.nn"
-local pipeline = require "lockstep.sharding.pipeline"
 local plain = require "lockstep.plain"
 local removal = require "lockstep.state.removal"
 local replicas = require "lockstep.state.replicas"
@@ -180,7 +180,7 @@ end
 
 --- Returns the model itself of what sharding.data_parallel or sharding.parallelize returned.
 local function unwrap(model)
-  if pipeline.is_one(model) then return model:callable() end
+  if across.is_one(model) then model = model:callable() end
   if type(model) == "table" and type(model.layouts) ~= "function" and nn.is_module(model.module) then
     model = model.module
   end
@@ -194,11 +194,12 @@ end
 local function disk_state(model)
   local state = model:state_dict()
   local place = stage_parameters.of_any(model:parameters())
+  place = place and place.group and place or nil -- of a pipeline
   local first, copies = place and place.group:ranks()[1] or dist.rank(), {} -- of the pipeline that rank 0 is in
   for name, p in model:named_parameters() do
     local found, own = splits.of(p), stage_parameters.of(p)
     local whole = found and splits.whole(p, found)
-    if whole and first == 0 then state[name] = whole:cpu() end
+    if whole and (first == 0 or model.part) then state[name] = whole:cpu() end
     copies[name] = own and own.is_copy
   end
   if place and first == 0 then state = model_parts.of_stages(state, copies, place.group) end

@@ -14,7 +14,7 @@ local ALL = {}
 ---@field groups (dist.Group|table)[] the ranks of each hold other elements. Every rank of a group names them in one
 --- order
 ---@field copies integer how many ranks of these groups hold each element
----@field last dist.Group? holds other parameters on each of its ranks, as the stages of a pipeline do
+---@field last dist.Group|table|nil holds other parameters on each of its ranks, as the stages of a pipeline do
 
 ---@type table<torch.Tensor, nn.Spread>
 local spreads = setmetatable({}, { __mode = "k" })
@@ -42,11 +42,11 @@ end
 --- Notes that the ranks of `group` hold other parameters, so that a norm is also over them. `copies`: how many of these
 --- ranks hold this one, as tied weights of the first and the last stage.
 ---@param p torch.Tensor
----@param group dist.Group
+---@param group dist.Group? nil: all ranks
 ---@param copies integer? 1 unless given
 function M.note_stage(p, group, copies)
   local own = M.of(p) or { groups = {}, copies = 1 }
-  spreads[p] = { groups = own.groups, copies = own.copies * (copies or 1), last = group }
+  spreads[p] = { groups = own.groups, copies = own.copies * (copies or 1), last = group or ALL }
 end
 
 ---@class nn.SpreadClass

@@ -35,6 +35,8 @@ local AXES = { "tp", "cp", "tp_cp", "dp", "dp_cp", "ep", "expert_dp", "tp_cp_dp"
 ---@field pp integer stages of layers
 ---@field dp integer ranks with micro-batches of their own
 ---@field replicas integer whole copies of what fully_shard shares out along dp x cp
+---@field ranks_of_all dist.Group? the ranks of the grid; nil: all ranks of the run
+---@field private first integer the first of them
 ---@field private groups table<string, dist.Group>
 local Grid = {}
 Grid.__index = Grid
@@ -51,6 +53,7 @@ end
 --- Returns the place of a rank on each axis.
 local function places_of(grid, rank)
   local places = {}
+  rank = rank - grid.first
   for _, axis in ipairs(ORDER) do
     places[axis] = rank % grid[axis]
     rank = (rank - places[axis]) / grid[axis]
@@ -67,14 +70,14 @@ function Grid:ranks(axis, rank)
   check_axis(axis)
   local own, spans, ranks = places_of(self, rank or dist.rank()), SPANS[axis], {}
   for other = 0, self.tp * self.cp * self.dp * self.pp - 1 do
-    local places, is_member = places_of(self, other), true
+    local places, is_member = places_of(self, self.first + other), true
     for _, one in ipairs(ORDER) do is_member = is_member and (spans[one] or places[one] == own[one]) end
     if axis == "ep" then
       is_member = is_member and math.floor(places.dp_cp / self.ep) == math.floor(own.dp_cp / self.ep)
     elseif axis == "expert_dp" then
       is_member = is_member and places.dp_cp % self.ep == own.dp_cp % self.ep
     end
-    if is_member then ranks[#ranks + 1] = other end
+    if is_member then ranks[#ranks + 1] = self.first + other end
   end
   return ranks
 end
@@ -182,14 +185,22 @@ end
 ---
 --- `replicas`: whole copies of a model that fully_shard shares out along dp x cp; it divides dp.
 ---
---- Collective: every rank of the run calls this with the same sizes.
+--- `group`: consecutive ranks that are the grid by themselves, as those of a module of mimo.topology; default: all.
+---
+--- Collective: every rank of the run, or of `group`, calls this with the same sizes.
 ---@param sizes {tp: integer?, cp: integer?, ep: integer?, pp: integer?, dp: integer?, replicas: integer?}?
+---@param group dist.Group?
 ---@return sharding.Grid
-function M.grid(sizes)
-  local grid = setmetatable(M.sizes(sizes, dist.world_size()), Grid)
-  grid.groups = {}
+function M.grid(sizes, group)
+  local ranks = group and group:ranks()
+  if ranks and ranks[#ranks] - ranks[1] + 1 ~= #ranks then
+    fail("group must have consecutive ranks, got {%s}", table.concat(ranks, ", "))
+  end
+  local grid = setmetatable(M.sizes(sizes, ranks and #ranks or dist.world_size()), Grid)
+  grid.groups, grid.ranks_of_all, grid.first = {}, group, ranks and ranks[1] or 0
   local text = "tp %d, cp %d, ep %d, pp %d, dp %d, replicas %d"
-  local found = disagreement.gather(text:format(grid.tp, grid.cp, grid.ep, grid.pp, grid.dp, grid.replicas))
+  local found = disagreement.gather(text:format(grid.tp, grid.cp, grid.ep, grid.pp, grid.dp, grid.replicas),
+    group)
   if found then fail("every rank must give the same sizes, got %s", found) end
   make_groups(grid)
   return grid

@@ -96,10 +96,10 @@ local function check_axes(grid)
 end
 
 --- Raises on every rank unless all give the same options: else they would wait for each other later on.
-local function compare(o)
+local function compare(o, group)
   local found = disagreement.gather(("fully_shard %s, sequence %s, cp %s, order %s, chunks %d, checkpoint %s"):format(
     o.fully_shard and "{}" or "false", tostring(o.sequence), tostring(o.cp), tostring(o.order), o.chunks,
-    o.checkpoint ~= nil and "given" or "nil"))
+    o.checkpoint ~= nil and "given" or "nil"), group)
   check(not found, "every rank must give the same options, got %s", found)
 end
 
@@ -114,7 +114,7 @@ local function prepare(net, grid, opts, has_values)
   end
   local o = read_options(grid, opts)
   check_axes(grid)
-  compare(o)
+  compare(o, grid.ranks_of_all)
   if o.checkpoint ~= nil then net.checkpoint = o.checkpoint end
   for _, step in ipairs(STEPS) do
     if grid[step.axis] > 1 then step.apply(net, grid, o, has_values) end
@@ -154,7 +154,7 @@ end
 ---
 --- Options for one axis have no effect where the grid has one rank on it, so a script can give them always.
 ---
---- Collective: every rank of the run calls this with the same net and options.
+--- Collective: every rank of the grid calls this with the same net and options.
 ---@param net nn.Module
 ---@param grid sharding.Grid
 ---@param opts sharding.ParallelOptions?

@@ -3,6 +3,7 @@
 --- This rank's stage takes hidden states from the rank before, and sends its own to the rank after. A step's
 --- micro-batches go through the stages in an order that was proven before (pipeline/schedule.lua).
 
+local across = require "lockstep.sharding.across"
 local clipping = require "lockstep.optim.clipping"
 local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
@@ -40,8 +41,9 @@ local function check(holds, message, ...) if not holds then fail(message, ...) e
 ---@field private runner pipeline.Runner
 ---@field private schedules table<string, pipeline.Schedule>
 ---@operator call: any
-local Pipeline = {}
+local Pipeline = { what = "a model with pp" }
 Pipeline.__index = Pipeline
+across.add(Pipeline)
 
 --- Returns whether this is a model with stages.
 ---@param value any

@@ -1,5 +1,6 @@
 --- sharding.accumulate: the gradients of a step that consists of several micro-batches.
 
+local across = require "lockstep.sharding.across"
 local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
 local data_parallel = require "lockstep.sharding.data_parallel"
@@ -10,7 +11,6 @@ local grids = require "lockstep.sharding.grid"
 local nn = require "lockstep.nn"
 local nonfinite = require "lockstep.run.nonfinite"
 local options = require "lockstep.options"
-local pipeline = require "lockstep.sharding.pipeline"
 local terminal = require "lockstep.log.terminal"
 local torch = require "lockstep.torch"
 
@@ -25,7 +25,7 @@ local function describe(value)
 end
 
 local function check_arguments(model, micro_batches, count, fn)
-  if not (data_parallel.is_one(model) or fully_shard.is_one(model) or pipeline.is_one(model)) then
+  if not (data_parallel.is_one(model) or fully_shard.is_one(model) or across.is_one(model)) then
     fail("expected what sharding.data_parallel, fully_shard or parallelize returned, not %s", nn.is_module(model)
       and "the module itself; write local model = sharding.data_parallel(net), on one rank too, and call model, not net"
       or describe(model))
@@ -194,10 +194,10 @@ end
 
 local function new_counts() return setmetatable({ micro_batches = 0, given = 0, sum = 0 }, Counts) end
 
---- The same for a model whose layers are stages on several ranks: see pipeline.lua. Losses are on the last stage.
+--- The same for a model whose parts are on different ranks: see across.lua. Losses are on the ranks of its last part.
 local function over_stages(model, micro_batches, count, fn, o)
-  check(o.on_nan == "error", 'on_nan = "skip" is not for a model with pp: its last stage knows the loss after other '
-    .. "stages have gone on; leave on_nan out")
+  check(o.on_nan == "error", 'on_nan = "skip" is not for %s: the ranks with the loss know it after others have gone '
+    .. "on; leave on_nan out", model.what)
   compare(#micro_batches, count, o)
   local totals, losses, counts, num_sums, device = {}, {}, new_counts(), 1, dist.device()
   local function take(i, is_last, loss, own_count, ...)
@@ -278,7 +278,7 @@ local function accumulate(model, micro_batches, count, fn, opts)
   check_arguments(model, micro_batches, count, fn)
   check(o.sync == "last" or o.sync == "each", 'sync must be "last" or "each", not "%s"', o.sync)
   check(o.on_nan == "error" or o.on_nan == "skip", 'on_nan must be "error" or "skip", not "%s"', o.on_nan)
-  if pipeline.is_one(model) then return over_stages(model, micro_batches, count, fn, o) end
+  if across.is_one(model) then return over_stages(model, micro_batches, count, fn, o) end
   local group = data_parallel.group_of(model) or fully_shard.group_of(model)
   local grid = grids.of(model)
   compare(#micro_batches, count, o, not grid and group or nil) -- ranks of a grid communicate in each micro-batch

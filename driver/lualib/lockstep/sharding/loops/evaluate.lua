@@ -1,5 +1,6 @@
 --- sharding.evaluate: the mean over held-out data that is split over the ranks.
 
+local across = require "lockstep.sharding.across"
 local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
@@ -10,7 +11,6 @@ local grids = require "lockstep.sharding.grid"
 local means = require "lockstep.sharding.loops.means"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
-local pipeline = require "lockstep.sharding.pipeline"
 local plain = require "lockstep.plain"
 local sending = require "lockstep.sharding.sending"
 local splits = require "lockstep.nn.splits"
@@ -25,7 +25,7 @@ local NONE = {}
 
 --- Returns whether the ranks communicate inside a forward pass of the model.
 local function is_sharded(model, modes)
-  if fully_shard.is_one(model) or pipeline.is_one(model) or splits.has_parts(model:parameters()) then return true end
+  if fully_shard.is_one(model) or across.is_one(model) or splits.has_parts(model:parameters()) then return true end
   for _, mode in ipairs(modes) do
     if fully_shard.is_sharded(mode[1]) then return true end
   end
@@ -151,8 +151,8 @@ end
 ---@return integer # batches of all ranks that were left out, the same on every rank
 local function evaluate(model, batches, fn, opts)
   local o = options.read(NAME, opts, { filler = options.optional, group = options.optional })
-  local is_pipeline = pipeline.is_one(model)
-  plain.check(nn.is_module(model) or data_parallel.is_one(model) or fully_shard.is_one(model) or is_pipeline,
+  local is_across = across.is_one(model)
+  plain.check(nn.is_module(model) or data_parallel.is_one(model) or fully_shard.is_one(model) or is_across,
     "sharding.evaluate: the model must be a module, or what sharding.data_parallel or sharding.fully_shard returned, "
       .. "not %s", torch.is_tensor(model) and "a tensor" or "a " .. type(model))
   plain.check(plain.is_callable(batches),
@@ -160,14 +160,14 @@ local function evaluate(model, batches, fn, opts)
   plain.check(type(fn) == "function",
     "sharding.evaluate: expected a function that returns a batch's sum and count, not a %s", type(fn))
   local grid = grids.of(model)
-  if grid and not o.group and not is_pipeline then o.group = grid:group "dp_cp" end
+  if grid and not o.group and not is_across then o.group = grid:group "dp_cp" end
   local modes = {} -- parents first: train() also reaches the modules inside
   for _, module in model:named_modules() do modes[#modes + 1] = { module, module.training } end
   local sum, count, finite = new_total "sum", new_total "count", {}
   local function take(batch, real)
     if batch == NONE then return end
     local batch_sum, batch_count
-    if is_pipeline then batch_sum, batch_count = model:measure(batch, fn) else batch_sum, batch_count = fn(batch) end
+    if is_across then batch_sum, batch_count = model:measure(batch, fn) else batch_sum, batch_count = fn(batch) end
     batch_sum, batch_count = sum:read(batch_sum), count:read(batch_count)
     if batch_count:numel() ~= 1 and not pcall(batch_count.expand_as, batch_count, batch_sum) then
       core.raise(("%s: the count of this batch has shape %s, and its sum %s; give one count, or one for each element "

@@ -1,9 +1,10 @@
---- Notes which parameters belong to a stage of a pipeline, for saved states and models. Norms know it from nn.spread.
+--- Notes which parameters some ranks have and others have not, for saved states and models: those of a stage of a
+--- pipeline, or of a module with ranks of its own. Norms know it from nn.spread.
 
 local M = {}
 
 ---@class pipeline.Place
----@field group dist.Group of all stages that hold this part of the model
+---@field group dist.Group? of all stages that hold this part of the model; nil for a module with ranks of its own
 ---@field is_copy boolean the last stage's copy of a tied embedding, which counts on the first stage
 
 ---@type table<torch.Tensor, pipeline.Place>

@@ -1,0 +1,322 @@
+--- mimo.separate: a model of pictures and text whose vision tower has ranks of its own.
+---
+--- The first ranks run the tower, the others the language model. The tower's tokens cross a bridge, and their gradients
+--- come back. While the language model learns from a micro-batch, the tower computes the next one.
+
+local across = require "lockstep.sharding.across"
+local adapters = require "lockstep.lora.adapters"
+local agreement = require "lockstep.state.agreement"
+local clipping = require "lockstep.optim.clipping"
+local core = require "lockstep.core"
+local disagreement = require "lockstep.sharding.disagreement"
+local dist = require "lockstep.distributed"
+local fully_shard = require "lockstep.sharding.fully_shard"
+local grids = require "lockstep.sharding.grid"
+local lora_files = require "lockstep.lora.files"
+local nn = require "lockstep.nn"
+local options = require "lockstep.options"
+local parallelize = require("lockstep.sharding.parallelize").parallelize
+local parts = require "lockstep.mimo.parts"
+local plain = require "lockstep.plain"
+local torch = require "lockstep.torch"
+local visual_deal = require "lockstep.mimo.visual_deal"
+
+local function fail(message, ...) core.raise("mimo.separate: " .. message:format(...)) end
+local function check(holds, message, ...) if not holds then fail(message, ...) end end
+
+---@class mimo.Separate
+---@field module models.VisionLanguage this rank's part of the model
+---@field topology mimo.Topology
+---@field ranks integer that have micro-batches of their own: the ranks of the language model, or its grid's dp
+---@field what string
+---@field is_counted boolean
+---@field holders table<string, integer> the first rank of each part
+---@field adapter_config table? of adapters that the model had before it was divided, for lora.save
+---@field private grid sharding.Grid? of the language model's ranks
+---@field private name "vision"|"language" what this rank runs
+---@field private callee any the part, plain or sharded
+---@field private order string
+---@field private steps table<integer, mimo.Step> by the number of micro-batches
+---@field private pass table? what runs at present
+---@operator call: any
+local Separate = { what = "a model whose tower has ranks of its own" }
+Separate.__index = Separate
+across.add(Separate)
+
+for _, name in ipairs { "parameters", "named_parameters", "zero_grad", "named_buffers", "named_modules",
+  "num_parameters", "state_dict", "load_state_dict" } do
+  Separate[name] = function(self, ...) return self.callee[name](self.callee, ...) end
+end
+
+--- Returns this rank's part, or what shards it. Private to the library.
+---@return any
+function Separate:callable() return self.callee end
+
+---@param training boolean? default true
+---@return mimo.Separate
+function Separate:train(training)
+  self.callee:train(training)
+  return self
+end
+
+--- Turns training mode off.
+---@return mimo.Separate
+function Separate:eval() return self:train(false) end
+
+function Separate:__tostring() return ("%s of %s, on ranks of its own"):format(self.name, tostring(self.module)) end
+
+--- Calls fn(...): sharding.accumulate averages gradients once, after the last micro-batch.
+---@param fn function
+---@param ... any
+---@return any ...
+function Separate:no_sync(fn, ...) return fn(...) end -- luacheck: no self
+
+--- Scales gradients so that the norm of all of them, over both parts, is at most `max_norm`. Returns the norm before.
+--- Collective.
+---@param max_norm number
+---@param opts {p: number?}? the norm's exponent: 2 unless given, 1 or math.huge
+---@return torch.Tensor
+function Separate:clip_grad_norm(max_norm, opts)
+  local o = options.read("clip_grad_norm", opts, { p = 2 })
+  return clipping.clip("clip_grad_norm", self:parameters(), max_norm, o.p)
+end
+
+--- Raises: a text is made by a whole model.
+function Separate.generate()
+  core.raise("models.generate: the vision tower has ranks of its own, and no rank holds the whole model; save it, and "
+    .. "generate without mimo.separate")
+end
+Separate.full = Separate.generate
+
+--- The model's call within sharding.accumulate and sharding.evaluate: model(micro_batch, "loss"). Returns the sum of
+--- the losses of this rank's batch and their count. Ranks of the tower return 0 and 0, which are not used.
+---@param micro_batch models.Batch[] of all language ranks
+---@param what "loss"
+---@param ... any nothing: an error
+---@return torch.Tensor sum
+---@return integer count
+function Separate:forward(micro_batch, what, ...)
+  local pass = self.pass
+  check(pass, "the tower and the language model are on different ranks: call the model within sharding.accumulate or "
+    .. "sharding.evaluate")
+  check(what == "loss" and select("#", ...) == 0, 'the model computes model(batch, "loss") alone, not "%s"',
+    tostring(what or "logits"))
+  check(not pass.has_run, "the function must call the model once for each micro-batch, and has called it again")
+  pass.has_run = true
+  if self.name == "vision" then
+    pass.carried = self:see(pass.deal)
+    return torch.zeros({}, { device = dist.device() }), 0
+  end
+  local own = micro_batch[self.topology:dp_info() + 1]
+  return self.callee(plain.copy(own, { visual = pass.seen:size(0) > 0 and pass.seen or nil }), "loss")
+end
+
+Separate.__call = Separate.forward
+
+--- Returns the tokens of the pictures that were dealt to this rank of the tower, [N, columns].
+---@private
+---@param deal mimo.VisualDeal
+---@return torch.Tensor
+function Separate:see(deal)
+  if not deal.first then -- a micro-batch of text: no rank runs the tower, whose parameters then get no gradient
+    return torch.zeros({ 0, self.module.visual_columns }, { device = dist.device() })
+  end
+  local batch = visual_deal.batch_of(deal, self.topology:dp_info())
+  if batch then return self.callee(batch) end
+  return self.callee(visual_deal.filler_of(deal)):narrow(0, 0, 0)
+end
+
+-- A step ---------------------------------------------------------------------------------------------------
+
+--- Raises unless a micro-batch has a batch for each language rank.
+local function check_rows(self, micro_batch, index)
+  local rows = type(micro_batch) == "table" and #micro_batch or 0
+  check(rows == self.ranks and type(micro_batch[1]) == "table", "micro-batch %d must be an array of %d batches, one "
+    .. "for each rank of the language model; give batching.stream and batching.prepare ranks = %d and together = true, "
+    .. "got %s", index, self.ranks, self.ranks, type(micro_batch) ~= "table" and "a " .. type(micro_batch)
+    or micro_batch.input_ids and "one batch" or ("a table of %d"):format(rows))
+end
+
+--- Returns the function that runs this rank's part of a micro-batch, for mimo.step.
+local function part_function(self)
+  return function(mine, seen)
+    local now = self.now
+    self.pass = { deal = mine.deal, seen = seen }
+    local function take(...)
+      check(self.pass.has_run, "the function did not call the model, which other ranks wait for")
+      now.take(mine.index, self.name == "language", ...)
+      return self.pass.carried or now.scale and torch.mul((...), now.scale) or torch.zeros {}
+    end
+    return take(now.fn(mine.micro_batch))
+  end
+end
+
+--- Returns what runs a step of so many micro-batches. Collective the first time.
+local function step_of(self, micro_batches)
+  local mimo = require "lockstep.mimo" -- which needs this module
+  self.steps[micro_batches] = self.steps[micro_batches] or mimo.step { topology = self.topology,
+    modules = { [self.name] = part_function(self) }, bridges = { self.bridge }, order = self.order, slice = false,
+    micro_batches = micro_batches, micro_batch_size = self.ranks * (self.topology:modules()[1].dp) }
+  return self.steps[micro_batches]
+end
+
+--- Runs fn on all micro-batches. scale: of the losses that are trained on; nil: forward only.
+local function run(self, micro_batches, fn, take, scale)
+  local layout, position, mines = self.module.visual_layout, 0, {}
+  for i, micro_batch in ipairs(micro_batches) do
+    check_rows(self, micro_batch, i)
+    mines[i] = { index = i, micro_batch = micro_batch,
+      deal = visual_deal.deal(micro_batch, self.topology:modules()[1].dp, layout.merge) }
+  end
+  self.now = { fn = fn, take = take, scale = scale }
+  plain.finally(function() self.now, self.pass = nil, nil end, step_of(self, #micro_batches), function()
+    position = position + 1
+    local mine = mines[position]
+    mines[position] = nil
+    return mine, mine and { rows_per_sample = mine.deal.rows }
+  end)
+end
+
+--- Runs forward and backward of all micro-batches. Leaves the gradients of the mean: the sum of all losses divided by
+--- `count`. Calls take with fn's results after each forward; those of language ranks count. For sharding.accumulate.
+--- Collective.
+---@param micro_batches models.Batch[][]
+---@param count number over all ranks
+---@param fn fun(micro_batch: any): torch.Tensor, ...
+---@param take fun(index: integer, is_last: boolean, loss: torch.Tensor, ...)
+function Separate:learn(micro_batches, count, fn, take)
+  local mimo, before = require "lockstep.mimo", {}
+  for _, p in ipairs(self:parameters()) do
+    if p.grad and p.requires_grad then before[p], p.grad = p.grad, nil end
+  end
+  run(self, micro_batches, fn, take, 1 / count)
+  local is_first = dist.rank() == self.holders.language
+  mimo.reduce_gradients { topology = self.topology, modules = { [self.name] = self.callee }, loss = "sum",
+    tokens = is_first and 1 or 0 } -- losses are divided by the count already
+  torch.no_grad(function()
+    for p, grad in pairs(before) do p.grad = p.grad and p.grad:add_(grad) or grad end
+  end)
+end
+
+--- Runs the forward passes of one micro-batch, and returns fn's sum and count. Ranks of the tower return zeros. For
+--- sharding.evaluate. Collective.
+---@param micro_batch models.Batch[]
+---@param fn fun(micro_batch: any): any, any
+---@return any sum
+---@return any count
+function Separate:measure(micro_batch, fn)
+  local sum, count
+  run(self, { micro_batch }, fn, function(_, is_last, own_sum, own_count)
+    sum, count = own_sum, own_count
+    if not is_last then sum, count = torch.is_tensor(sum) and torch.zeros_like(sum) or 0, 0 end
+  end)
+  return sum, count
+end
+
+-- Making one -----------------------------------------------------------------------------------------------
+
+local function read_options(net, opts)
+  local o = options.read("mimo.separate", opts, { vision_ranks = options.required,
+    parallel = options.optional, fully_shard = {}, order = "1f1b" })
+  if o.parallel == nil then o.parallel = "data_parallel" end
+  local ranks = dist.world_size()
+  check(ranks > 1, "the tower and the language model have ranks of their own, which takes at least 2 ranks, got 1; "
+    .. "train the whole model without it")
+  check(plain.is_whole(o.vision_ranks, 1) and o.vision_ranks < ranks, "vision_ranks must be a whole number from 1 to "
+    .. "%d: of %d ranks, at least one runs the tower and one the language model; got %s", ranks - 1, ranks,
+    tostring(o.vision_ranks))
+  if type(o.parallel) == "table" then
+    o.sizes = options.read("mimo.separate: parallel", o.parallel, { tp = 1, cp = 1, fully_shard = false,
+      sequence = false })
+    o.parallel = o.sizes.fully_shard and "fully_shard" or "data_parallel"
+  end
+  check(o.parallel == "data_parallel" or o.parallel == "fully_shard", 'parallel must be "data_parallel", "fully_shard" '
+    .. "or a table of tp, cp, sequence and fully_shard, not %s", type(o.parallel) == "string" and '"' .. o.parallel
+    .. '"' or "a " .. type(o.parallel))
+  check(nn.is_module(net) and type(net.take_part) == "function" and #(net.parts or {}) > 0,
+    "expected a model of pictures of models.load, not %s", nn.is_module(net) and (net.class_name or "another module")
+    or "a " .. type(net))
+  check(not net.part, 'expected a whole model, not its part "%s"', tostring(net.part))
+  local sizes = o.sizes or { tp = 1, cp = 1 }
+  local found = disagreement.gather(("vision_ranks = %d, parallel = %s, tp = %d, cp = %d, sequence = %s, order = %s")
+    :format(o.vision_ranks, o.parallel, sizes.tp, sizes.cp, tostring(sizes.sequence), tostring(o.order)))
+  check(not found, "every rank must give the same options, got %s", found)
+  check((ranks - o.vision_ranks) % (sizes.tp * sizes.cp) == 0, "tp %d x cp %d does not divide the %d ranks of the "
+    .. "language model", sizes.tp, sizes.cp, ranks - o.vision_ranks)
+  return o
+end
+
+--- Puts the language model on a grid of its ranks.
+local function on_grid(net, topology, sizes, shard_options)
+  local ranks = topology:modules()[2].ranks
+  local grid = grids.grid({ tp = sizes.tp, cp = sizes.cp }, dist.group { ranks = ranks })
+  return parallelize(net, grid, { sequence = sizes.tp > 1 and sizes.sequence or nil,
+    fully_shard = sizes.fully_shard and shard_options or false }), grid
+end
+
+---@class mimo.SeparateGrid of the language model; the tower is sharded, too, if `fully_shard`
+---@field tp integer?
+---@field cp integer?
+---@field sequence boolean?
+---@field fully_shard boolean?
+
+---@class mimo.SeparateOptions
+---@field vision_ranks integer
+---@field parallel "data_parallel"|"fully_shard"|mimo.SeparateGrid|nil default: "data_parallel"
+---@field fully_shard sharding.FullyShardOptions?
+---@field order "1f1b"|"all_forwards_first"|"sequential"|nil default: "1f1b"
+
+--- Divides a model of pictures of models.load: the first `vision_ranks` ranks keep its tower, the others its language
+--- model. Use the result in place of the model from here on.
+---
+---     local model = mimo.separate(net, { vision_ranks = 2, parallel = "fully_shard" })
+---     local stream = batching.stream { source = loader, ranks = model.ranks, together = true, ... }
+---     for _, micro_batches, report in run:steps(stream, 100) do
+---       sharding.accumulate(model, micro_batches, report.loss_tokens, function(b) return model(b, "loss") end)
+---       optimizer:step(1, { max_grad_norm = 1 })
+---       optimizer:zero_grad()
+---     end
+---     models.save(model, run.dir .. "/model", { like = base })
+---
+--- A micro-batch has the batches of all language ranks, and every rank is given the same. The pictures of all of them
+--- are dealt to the ranks of the tower by their tokens. sharding.accumulate, sharding.evaluate, optim.clip_grad_norm,
+--- models.save, lora.save and run:state work as on one rank, and a saved state goes on on any number of ranks, and in
+--- the whole model.
+---
+--- Call lora.apply before. `parallel`: each part is replicated over its ranks, or sharded with the options
+--- `fully_shard`. A table of tp, cp and `sequence` splits the language model over the ranks of a grid, as
+--- sharding.parallelize does. `model.ranks` is then the grid's dp. `order`: of mimo.step.
+---
+--- Collective: every rank of the run.
+---@param net models.CausalLM
+---@param opts mimo.SeparateOptions
+---@return mimo.Separate
+local function separate(net, opts)
+  local o = read_options(net, opts)
+  local mimo = require "lockstep.mimo" -- which needs this module
+  local sizes = o.sizes or { tp = 1, cp = 1 }
+  local ranks = (dist.world_size() - o.vision_ranks) / (sizes.tp * sizes.cp)
+  local topology = mimo.topology { modules = { { name = "vision", dp = o.vision_ranks },
+    { name = "language", dp = ranks, tp = sizes.tp, cp = sizes.cp, first_rank = o.vision_ranks } } }
+  local name = topology:module()
+  local adapter_config = #adapters.adapted(net) > 0 and lora_files.config_of(net) or nil
+  net:take_part(name == "vision" and "visual" or "language")
+  collectgarbage() -- the other part
+  local group = topology:group(name, "dp")
+  local callee, grid = net, nil
+  if name == "language" and sizes.tp * sizes.cp > 1 then
+    callee, grid = on_grid(net, topology, sizes, o.fully_shard)
+  elseif o.parallel == "fully_shard" and group then
+    callee = fully_shard.fully_shard(net, plain.copy(o.fully_shard, { group = group }))
+  elseif group then
+    for _, p in ipairs(net:parameters()) do dist.broadcast(p:detach(), group:ranks()[1], { group = group }) end
+  end
+  parts.note(callee, name == "vision" and o.vision_ranks or dist.world_size() - o.vision_ranks)
+  return setmetatable({ module = net, callee = callee, topology = topology, ranks = ranks, name = name,
+    order = o.order, steps = {}, grid = grid,
+    is_counted = name == "language" and (not grid or grid:rank "tp" == 0), adapter_config = adapter_config,
+    holders = { visual = 0, language = o.vision_ranks },
+    bridge = mimo.bridge { topology = topology, from = "vision", to = "language" } }, Separate)
+end
+
+return agreement.counted(separate)
