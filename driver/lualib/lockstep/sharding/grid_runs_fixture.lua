@@ -55,7 +55,7 @@ for _, ranks in ipairs { 1, 2, 4 } do
   end
   for i, tp in ipairs(TP_SIZES[ranks]) do
     for j, options in ipairs(both_kinds(i + ranks / 2)) do
-      local family = ({ "qwen3", "qwen3_few_kv", "qwen3_moe" })[(ranks / 2 + i + 2 * j) % 3 + 1]
+      local family = ({ "qwen3", "qwen3_few_kv", "qwen3_moe" })[(math.floor(ranks / 2) + i + 2 * j) % 3 + 1]
       add("parallelize", "adapters", ranks, { family }, { tp = tp }, options)
     end
   end
