@@ -84,6 +84,39 @@ t.test("MuonMakesWholeMatricesOrthogonal", function()
   end
 end)
 
+t.test("AdafactorTakesMeansOfWholeRowsAndColumns", function()
+  local function train(model, net)
+    local optimizer = optim.Adafactor(model:parameters(), { lr = 0.05, weight_decay = 0.1 })
+    for step = 1, 3 do
+      net(fixture.batches("qwen3_few_kv", 4, step, 1, 1)[1][1], "loss"):backward()
+      optimizer:step()
+      optimizer:zero_grad()
+    end
+    return optimizer
+  end
+  local plain = fixture.build("qwen3_few_kv", 4)
+  local plain_optimizer = train(plain, plain)
+  for _, sequence in ipairs { false, true } do
+    local grid = sharding.grid { tp = WORLD }
+    local model = sharding.parallelize(fixture.build("qwen3_few_kv", 4), grid,
+      { fully_shard = false, sequence = sequence })
+    local optimizer = train(model, model)
+    fixture.same(fixture.whole(model), plain:state_dict(), "Adafactor")
+
+    -- The state is that of whole weights, and goes on in one rank.
+    run:state { model = model, optimizer = optimizer }
+    run:save { step = 3 }
+    local alone = fixture.build("qwen3_few_kv", 5)
+    local its_optimizer = optim.Adafactor(alone:parameters(), { lr = 0.05, weight_decay = 0.1 })
+    run:state { model = alone, optimizer = its_optimizer }
+    t.equal(run:resume(), 3)
+    for i, p in ipairs(alone:parameters()) do
+      local expected = plain_optimizer.state[plain:parameters()[i]]
+      for name, value in pairs(its_optimizer.state[p]) do t.near(value, expected[name], 1e-10, name) end
+    end
+  end
+end)
+
 t.test("MistakesAreNamed", function()
   local grid = sharding.grid {}
   local function refused(text, ...) t.raises("sharding.parallelize: " .. text, sharding.parallelize, ...) end
@@ -102,6 +135,30 @@ t.test("MistakesAreNamed", function()
   if WORLD % 2 ~= 0 then return end
   local copies = sharding.grid { replicas = 2 }
   refused("replicas = 2 of the grid is for fully_shard", net, copies, { fully_shard = false })
+end)
+
+t.test("AParameterThatOneRankOfATpGroupFreezesAloneIsNamed", function()
+  if WORLD % 2 ~= 0 then return end
+  local grid = sharding.grid { tp = 2 }
+  for _, kind in ipairs { {}, false } do
+    local model = sharding.parallelize(fixture.build("qwen3", 1), grid, { fully_shard = kind })
+    local batches = fixture.batches("qwen3", 1, 1, grid.dp, 1)
+    local function step()
+      return sharding.accumulate(model, batches[grid:rank "dp" + 1], fixture.count(batches),
+        function(b) return model(b, "loss") end)
+    end
+    local function freeze(name)
+      for own_name, p in model:named_parameters() do
+        if own_name:find(name, 1, true) then p:requires_grad_(false) end
+      end
+    end
+    freeze "layers.0.mlp.up_proj.weight" -- on every rank
+    step()
+
+    if RANK == WORLD - 1 then freeze "layers.1.self_attn.q_proj.weight" end
+
+    t.raises(('layers.1.self_attn.q_proj.weight" is frozen on rank %d, and trained on rank 0'):format(WORLD - 1), step)
+  end
 end)
 
 t.test("RanksOfATpGroupThatAreGivenOtherMicroBatchesAreNamed", function()
