@@ -34,6 +34,15 @@ for _, row in ipairs(runs.of("parallelize", "adapters", WORLD)) do
     lora.load(again, path)
     fixture.same(again:state_dict(), plain:state_dict(), "saved")
 
+    -- A model with other adapters takes each rank's parts of the saved ones.
+    local other = sharding.parallelize(fixture.build(form, tp, { r = 3, targets = "all-linear" }),
+      sharding.grid(row.sizes), row.options)
+    t.truthy(lora.load(other, path) > 0)
+    local expected, loaded = fixture.whole(model), fixture.whole(other)
+    for name, value in pairs(expected) do
+      if name:find "lora_" then t.equal(torch.equal(loaded[name], value), true, name) end
+    end
+
     lora.merge(row.options.fully_shard and model or model.module)
     lora.merge(plain)
     fixture.same(fixture.whole(model), plain:state_dict(), "merged")
