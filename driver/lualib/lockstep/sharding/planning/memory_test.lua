@@ -94,7 +94,6 @@ local CASES = {
   { sizes = { cp = 2 }, config = LLAMA, o = { cp = "ring", reshard = true } },
   { sizes = { cp = 4 }, config = LLAMA, o = { cp = "ring" } },
   { sizes = { tp = 2, cp = 2 }, config = LLAMA, o = { cp = "ring" } },
-  { sizes = { ep = 2 }, config = MIXTURE, o = { reshard = true } },
   { sizes = { ep = 4 }, config = MIXTURE },
   { sizes = { pp = 2 }, config = LLAMA },
 }
