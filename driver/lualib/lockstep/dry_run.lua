@@ -13,6 +13,7 @@ local log = require "lockstep.log"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
 local plain = require "lockstep.plain"
+local ranks = require "lockstep.sharding.planning.ranks"
 local run = require "lockstep.run"
 local text = require "lockstep.text"
 local torch = require "lockstep.torch"
@@ -33,6 +34,7 @@ local taken = "no step"
 local is_in_loop = false -- of run:steps
 local has_stepped = {} ---@type table<any, true> an optimizer, or log.step, outside of such a loop
 local batch ---@type string?
+local tokens, micro_batches = nil, 1 ---@type integer?, integer of the batch's first micro-batch, and how many it has
 local samples ---@type string? the first sample of the batch
 local tokenizer ---@type text.Tokenizer? the last one that the script opened
 local loader_options ---@type data.LoaderOptions? of the first loader
@@ -123,6 +125,16 @@ local function print_plans()
     grouped(plans.padding_tokens), plans.padding_micro_batches, plans.truncated_samples, makespan))
 end
 
+--- Notes how many tokens a micro-batch has, and how many there are: the batch is one, or a list of them.
+local function note_tokens(value)
+  local first = value
+  if type(value) == "table" and not torch.is_tensor(value) and type(value[1]) == "table" then
+    first, micro_batches = value[1], #value
+  end
+  local ids = type(first) == "table" and not torch.is_tensor(first) and first.input_ids
+  if torch.is_tensor(ids) then tokens = ids:numel() elseif type(ids) == "table" then tokens = #ids end
+end
+
 --- Prints the cost of the step. Only the first call does: at the end of the first step, or of the script.
 function M.finish()
   if is_finished then return end
@@ -139,6 +151,8 @@ function M.finish()
   if taken == "the one step" then counter = from_start end
   local counts = counter and watching.named_flops(counter:by_operator())
   if counts then print("\nFLOPs of the step, on this rank\n" .. tostring(counts)) end
+  local of_ranks = tokens and ranks.table(tokens, micro_batches)
+  if of_ranks then print("\n" .. of_ranks) end
   print("\nmemory of the " .. dist.device() .. ", from the script's start\n" .. watching.peak_lines(report))
 end
 
@@ -259,6 +273,7 @@ local function stop_after_a_step()
     local function note(first, ...)
       if first ~= nil and not batch then
         batch = describe(first, DEPTH)
+        note_tokens(first)
         note_samples(first)
       end
       return first, ...

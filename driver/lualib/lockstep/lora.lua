@@ -271,18 +271,21 @@ end
 --- If the folder has other values for the head than for the embedding, and the model has one weight for both, the model
 --- gets a head of its own.
 ---
+--- Adapters of layers that sharding.parallelize has split take their parts of the folder's values. Such a model must
+--- have adapters before it is split.
+---
 ---     local count = lora.load(model, "adapter")
 ---@param model any a module; replicas of one that has adapters
 ---@param dir string a folder, or OWNER/ADAPTER in Hugging Face's local cache
 ---@return integer count linear layers and parameters that have an adapter now
 function M.load(model, dir)
   check_model("lora.load", model)
-  check_whole("lora.load", data_parallel.is_one(model) and model.module or model)
   local folder, chosen = loading.read(models_folder.find(dir, "lora.load")), chosen_of(net_of(model))
   if count_of(chosen) > 0 then
     loading.check_same(folder, chosen)
     loading.check_shapes(folder, chosen)
   else
+    check_whole("lora.load", data_parallel.is_one(model) and model.module or model)
     check_unused("lora.load", model)
     chosen = loading.choose(net_of(model), folder)
     loading.check_shapes(folder, chosen)

@@ -12,6 +12,7 @@
 local checkpoint = require "lockstep.checkpoint"
 local checks = require "lockstep.losses.checks"
 local options = require "lockstep.options"
+local parts = require "lockstep.losses.parts"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
@@ -242,7 +243,9 @@ local function add_tiles(hidden, weight, tile_tokens, fn)
   return sum
 end
 
+--- Returns the logits of the whole vocabulary.
 local function logits_of(hidden, weight)
+  if splits.of(weight) then return splits.scores(hidden, weight) end
   local logits = weight == nil and hidden or torch.linear(hidden, weight)
   return logits.dtype == torch.float64 and logits or logits:to(torch.float32)
 end
@@ -253,11 +256,11 @@ local function check_hidden(caller, prefix, hidden, weight, tokens)
     fail(caller, "%shidden must have shape [%s, hidden], got %s", prefix, tokens and tostring(tokens) or "T",
       describe(hidden))
   end
-  splits.refuse("losses." .. caller, weight, "give model:head(hidden) as " .. prefix .. "hidden, without a weight")
   if weight ~= nil and (not torch.is_tensor(weight) or weight:dim() ~= 2 or weight:size(1) ~= hidden:size(1)) then
     fail(caller, "%sweight must have shape [vocabulary, %d], got %s", prefix, hidden:size(1), describe(weight))
   end
-  return weight == nil and hidden:size(1) or weight:size(0)
+  local split = weight ~= nil and splits.of(weight)
+  return weight == nil and hidden:size(1) or split and split.total or weight:size(0)
 end
 
 ---@class losses.DistillationOptions
@@ -273,7 +276,8 @@ end
 --- Returns the divergence of a student's distributions from a teacher's, times temperature^2, which keeps the size
 --- of gradients. "forward" is KL(teacher || student), which covers all that the teacher does. "reverse" is
 --- KL(student || teacher), which avoids what the teacher would not do. With weights, the logits of all tokens are never
---- held.
+--- held. Weights may be parts of a head (sharding.tensor_parallel); then each rank holds scores of its part of the
+--- student's vocabulary.
 ---
 ---     local sum, count = losses.distillation { hidden = model:hidden(batch), weight = model:head_weight(),
 ---       teacher_hidden = torch.no_grad(teacher.hidden, teacher, batch), teacher_weight = teacher:head_weight() }
@@ -297,12 +301,21 @@ function M.distillation(opts)
   local left_out, count = read_mask("distillation", "loss_mask", o.loss_mask, o.hidden)
   local rows = left_out:unsqueeze(-1)
   local teacher = o.teacher_hidden:detach():masked_fill(rows, 0)
-  local teacher_weight = o.teacher_weight and o.teacher_weight:detach()
-  local sum = add_tiles(o.hidden:masked_fill(rows, 0), o.weight, o.tile_tokens, function(h, w, from, to)
-    local student = (logits_of(h, w) / o.temperature):log_softmax(-1)
-    local target = (logits_of(teacher[{ { from, to } }], teacher_weight) / o.temperature):log_softmax(-1)
+  local split = o.weight and splits.of(o.weight)
+  local hidden = o.hidden:masked_fill(rows, 0)
+  if split then hidden = parts.shared(split.owner, hidden) end
+  local sum = add_tiles(hidden, o.weight, o.tile_tokens, function(h, w, from, to)
+    local student = split and parts.log_softmax(split.owner, parts.scores(h, w) / o.temperature)
+      or (logits_of(h, w) / o.temperature):log_softmax(-1)
+    local target = torch.no_grad(function()
+      local logits = logits_of(teacher[{ { from, to } }], o.teacher_weight) / o.temperature
+      local whole = logits:log_softmax(-1)
+      return split and parts.own(split, whole, w:size(0)) or whole
+    end)
     if o.direction == "reverse" then student, target = target, student end
-    return (target:exp() * (target - student)):sum({ -1 }):masked_fill(left_out[{ { from, to } }], 0)
+    local terms = target:exp() * (target - student)
+    local divergence = split and parts.sum(split.owner, terms) or terms:sum({ -1 })
+    return divergence:masked_fill(left_out[{ { from, to } }], 0)
   end)
   return sum * o.temperature ^ 2, count
 end
@@ -323,9 +336,12 @@ function M.z_loss(opts)
   check_number("z_loss", "tile_tokens", o.tile_tokens, o.tile_tokens >= 1, "at least 1")
   check_hidden("z_loss", "", o.hidden, o.weight)
   local left_out, count = read_mask("z_loss", "loss_mask", o.loss_mask, o.hidden)
+  local split = o.weight and splits.of(o.weight)
   local hidden = o.hidden:masked_fill(left_out:unsqueeze(-1), 0)
+  if split then hidden = parts.shared(split.owner, hidden) end
   return add_tiles(hidden, o.weight, o.tile_tokens, function(h, w, from, to)
-    return logits_of(h, w):logsumexp({ -1 }):square():masked_fill(left_out[{ { from, to } }], 0)
+    local total = split and parts.logsumexp(split.owner, parts.scores(h, w)) or logits_of(h, w):logsumexp({ -1 })
+    return total:square():masked_fill(left_out[{ { from, to } }], 0)
   end), count
 end
 

@@ -7,6 +7,7 @@
 ---     local loss, n = tiled_mlp.cross_entropy { hidden = h, weight = self.head.weight, labels = labels }
 
 local budget = require "lockstep.tiled_mlp.budget"
+local checkpoint = require "lockstep.checkpoint"
 local core = require "lockstep.core"
 local core_tiled_mlp = require "lockstep.core.tiled_mlp"
 local data_parallel = require "lockstep.sharding.data_parallel"
@@ -254,6 +255,31 @@ function M.apply(net, opts)
   return tiled
 end
 
+--- Does what cross_entropy does where the weight is in parts on several ranks. Backward scores each tile again.
+---@param o table the core's options
+---@param known integer? how many labels count
+local function over_parts(o, known)
+  local split, parts = splits.of(o.weight), require "lockstep.losses.parts"
+  plain.check(o.labels.shape == nil or o.labels:numel() * o.hidden:size(-1) == o.hidden:numel(),
+    "tiled_mlp.cross_entropy: hidden %s needs a label for each token, got labels %s", tostring(o.hidden.shape),
+    tostring(o.labels.shape))
+  local hidden, labels = parts.shared(split.owner, o.hidden):reshape(-1, o.hidden:size(-1)), o.labels:reshape(-1)
+  local region, losses = checkpoint.new { preserve_rng = false }, {}
+  local tile = o.tile_tokens or 1024
+  for from = 0, hidden:size(0) - 1, tile do
+    local rows = math.min(tile, hidden:size(0) - from)
+    local own = labels:narrow(0, from, rows)
+    losses[#losses + 1] = region(function(h, w, bias)
+      return parts.token_losses(split, parts.scores(h, w, bias), own, o)
+    end, hidden:narrow(0, from, rows), o.weight, o.bias)
+  end
+  local all = #losses > 0 and torch.cat(losses) or hidden:sum({ -1 })
+  local count = known or labels:ne(o.ignore_index):sum():item()
+  if o.reduction == "none" then return all:reshape(o.labels.shape), count end
+  if o.reduction == "sum" then return all:sum(), count end
+  return all:sum() / (o.divisor and o.divisor:item() or math.max(count, 1)), count
+end
+
 --- Returns the cross entropy of hidden [..., hidden] through a head's weight [vocabulary, hidden] and labels [...],
 --- without the logits. Forward computes gradients of both, a tile of tokens at a time. Also returns the number of
 --- labels that count: a tensor of one element while lockstep.graph records.
@@ -276,7 +302,6 @@ function M.cross_entropy(opts)
   if known ~= nil and not plain.is_whole(known, 0) then
     core.raise("tiled_mlp.cross_entropy: count must be a whole number of labels, not " .. tostring(known))
   end
-  splits.refuse("tiled_mlp.cross_entropy", o.weight, "use model:loss, or the scores of model:head")
   if o.tile_tokens == 0 then core.raise("tiled_mlp.cross_entropy: tile_tokens must be at least 1, not 0") end
   local divisor = o.divisor and torch.tensor(o.divisor, { dtype = torch.float64 })
   if o.over_ranks then
@@ -288,6 +313,9 @@ function M.cross_entropy(opts)
     divisor = total[0]:clamp_min(1) / total[1]
   end
   o.over_ranks, o.group, o.divisor, o.count = nil, nil, divisor, nil
+  if splits.of(o.weight) then
+    return over_parts(o, known)
+  end
   local loss, count = core_tiled_mlp.cross_entropy(o)
   return loss, known or torch.cuda.is_current_stream_capturing() and count or count:item()
 end

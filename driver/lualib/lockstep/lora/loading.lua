@@ -6,6 +6,7 @@ local experts = require "lockstep.lora.experts"
 local files = require "lockstep.lora.files"
 local nn = require "lockstep.nn"
 local plain = require "lockstep.plain"
+local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -164,6 +165,12 @@ local function check_tied(folder, saved)
   end
 end
 
+--- Returns the shape of a weight, of the whole one where it is split over ranks.
+local function whole_shape(weight)
+  local split = splits.of(weight)
+  return split and splits.whole_shape(weight, split) or weight.shape
+end
+
 --- Raises unless the folder's tensors have the shapes that the model needs.
 ---@param folder lora.Folder
 ---@param chosen lora.Chosen
@@ -176,11 +183,12 @@ function M.check_shapes(folder, chosen)
   for _, place in ipairs(places_of(chosen)) do
     local parts, weight = folder.contents.modules[place.path], place.weight
     if not parts then core.raise(string.format('lora.load: %s has no adapter "%s"', folder.dir, place.path)) end
-    local rows = folder.wanted[place.path].r * (weight:dim() == 3 and weight:size(0) or 1)
-    check(place.path .. ".lora_A.weight", parts.lora_A, rows, weight:size(-1))
-    check(place.path .. ".lora_B.weight", parts.lora_B, weight:size(-2), rows)
+    local shape = whole_shape(weight)
+    local rows = folder.wanted[place.path].r * (#shape == 3 and shape[1] or 1)
+    check(place.path .. ".lora_A.weight", parts.lora_A, rows, shape[#shape])
+    check(place.path .. ".lora_B.weight", parts.lora_B, shape[#shape - 1], rows)
     if parts.lora_magnitude_vector then
-      check(place.path .. ".lora_magnitude_vector", parts.lora_magnitude_vector, weight:size(0))
+      check(place.path .. ".lora_magnitude_vector", parts.lora_magnitude_vector, shape[1])
     end
   end
   local known, others = {}, folder.contents.others
@@ -188,7 +196,7 @@ function M.check_shapes(folder, chosen)
     for name, tensor in pairs(one.module:state_dict()) do
       local full = one.name .. "." .. name
       plain.check(others[full], 'lora.load: %s lacks "%s" of modules_to_save', folder.dir, full)
-      check(full, others[full], unpack(tensor.shape))
+      check(full, others[full], unpack(whole_shape(tensor)))
       known[full] = true
     end
   end

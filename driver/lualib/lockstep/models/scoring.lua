@@ -77,12 +77,8 @@ function M.loss(self, batch)
   end, function() return self:hidden(batch) end)
   local weight, labels = self:head_weight(), sent.labels or next_tokens(batch, hidden.device)
   local sum
-  if splits.of(weight) then
-    sum, count = splits.cross_entropy(hidden, weight, labels, IGNORED, checkpoint.new { preserve_rng = false }, count)
-  else
-    sum, count = tiled_mlp.cross_entropy { hidden = hidden, weight = weight, labels = labels, ignore_index = IGNORED,
-      reduction = "sum", count = count }
-  end
+  sum, count = tiled_mlp.cross_entropy { hidden = hidden, weight = weight, labels = labels, ignore_index = IGNORED,
+    reduction = "sum", count = count }
   local balance = self:balance_loss(of_all_chunks(seconds))
   return balance and sum + balance * count or sum, count
 end

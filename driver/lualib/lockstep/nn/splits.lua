@@ -443,43 +443,4 @@ function M.scores(x, weight, bias, split)
   return join(owner, own, own:dim() - 1, largest_part(split), split.total)
 end
 
--- Loss ----------------------------------------------------------------------------------------------------
-
---- The sum of the losses of a tile, from this rank's scores.
-local function tile_loss(x, weight, labels, split, ignored)
-  local owner = split.owner
-  local scores = fused.linear(x, weight)
-  if scores.dtype ~= torch.float64 then scores = scores:to(torch.float32) end
-  local largest = dist.all_reduce(scores:detach():amax({ -1 }), "max", { group = owner.group })
-  scores = scores - largest:unsqueeze(-1)
-  local total = sum_in_place(owner, scores:exp():sum({ -1 }))
-  local index = labels - split.start
-  local elsewhere = index:lt(0):logical_or(index:ge(weight:size(0)))
-  local picked = scores:gather(-1, index:masked_fill(elsewhere, 0):unsqueeze(-1)):squeeze(-1)
-  picked = sum_in_place(owner, picked:masked_fill(elsewhere, 0))
-  return (total:log() - picked):masked_fill(labels:eq(ignored), 0):sum()
-end
-
---- The sum of the losses, and how many labels count. No rank holds the scores of another one's part of the vocabulary.
----@param hidden torch.Tensor [T, hidden]
----@param weight torch.Tensor this rank's rows
----@param labels torch.Tensor [T]
----@param ignored integer the label of tokens without loss
----@param region checkpoint.Checkpoint
----@param count integer? where the caller knows it, so that nothing waits for a GPU
----@return torch.Tensor sum float32, or float64 if hidden is
----@return integer count
-function M.cross_entropy(hidden, weight, labels, ignored, region, count)
-  local split, tile, sum = splits[weight], 1024, 0
-  local x = torch.is_grad_enabled() and hidden.requires_grad and sum_gradient(split.owner, hidden:view(hidden.shape))
-    or hidden
-  for from = 0, hidden:size(0) - 1, tile do
-    local rows = math.min(tile, hidden:size(0) - from)
-    local own_labels = labels:narrow(0, from, rows)
-    sum = sum + region(function(h, w) return tile_loss(h, w, own_labels, split, ignored) end, x:narrow(0, from, rows),
-      weight)
-  end
-  return sum, count or labels:ne(ignored):sum():item()
-end
-
 return M

@@ -6,6 +6,7 @@ local models = require "lockstep.models"
 local optim = require "lockstep.optim"
 local plain = require "lockstep.plain"
 local run = require "lockstep.run"
+local runs = require "lockstep.sharding.grid_runs_fixture"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -50,22 +51,22 @@ t.test("AWholeStateIsLoadedByEveryRank", function()
 end)
 
 --- Grids of a mixture, with experts on several ranks and without.
-local GRIDS = { { sizes = {}, opts = {} }, { sizes = { ep = 2 }, opts = {} },
-  { sizes = { ep = WORLD }, opts = { fully_shard = false } } }
+local function rows_of(use) return runs.of("expert_parallel_models", use, WORLD) end
 
 t.test("AStateGoesOnWithOtherNumbersOfRanksForExperts", function()
   local _, _, alone = fixture.train_alone("qwen3_moe", 5, WORLD, 3)
-  for first = 2, #GRIDS do
-    local grid = sharding.grid(GRIDS[first].sizes)
-    local model = sharding.parallelize(fixture.build("qwen3_moe", 5), grid, GRIDS[first].opts)
+  local rows = rows_of "state"
+  for first = 2, #rows do
+    local grid = sharding.grid(rows[first].sizes)
+    local model = sharding.parallelize(fixture.build("qwen3_moe", 5), grid, rows[first].options)
     local optimizer = fixture.new_optimizer(model:parameters())
     fixture.train(model, optimizer, grid, { form = "qwen3_moe", seed = 5, rows = WORLD, steps = 1 })
     run:state { model = model, optimizer = optimizer }
     run:save { step = first }
 
-    for i, one in ipairs(GRIDS) do
+    for i, one in ipairs(rows) do
       local its_grid = sharding.grid(one.sizes)
-      local again = sharding.parallelize(fixture.build("qwen3_moe", 6), its_grid, one.opts)
+      local again = sharding.parallelize(fixture.build("qwen3_moe", 6), its_grid, one.options)
       local its_optimizer = fixture.new_optimizer(again:parameters())
       run:state { model = again, optimizer = its_optimizer }
       t.equal(run:resume(), first)
@@ -81,9 +82,9 @@ t.test("EachRankReadsItsExpertsOfAFolder", function()
   local path = dist.all_gather_object(run.dir .. "/folder")[1]
   models.save(alone, path)
 
-  for i, one in ipairs(GRIDS) do
+  for i, one in ipairs(rows_of "folder") do
     local grid = sharding.grid(one.sizes)
-    local model = models.load(path, { dtype = torch.float64, grid = grid, parallel = one.opts })
+    local model = models.load(path, { dtype = torch.float64, grid = grid, parallel = one.options })
     t.equal(fixture.whole(model), alone:state_dict(), "grid " .. i)
     fixture.train(model, fixture.new_optimizer(model:parameters()), grid, { form = "qwen3_moe", seed = 11, steps = 1 })
   end
@@ -93,8 +94,8 @@ t.test("RanksGenerateWhatOneRankDoes", function()
   local alone = fixture.build("qwen3_moe", 7)
   local prompts, options = { { 3, 1, 4, 1 }, { 5 } }, { max_new_tokens = 5, temperature = 0.8, seed = 2 }
   local expected = models.generate(alone, prompts, options)
-  for i, one in ipairs(GRIDS) do
-    local model = sharding.parallelize(fixture.build("qwen3_moe", 7), sharding.grid(one.sizes), one.opts)
+  for i, one in ipairs(rows_of "generation") do
+    local model = sharding.parallelize(fixture.build("qwen3_moe", 7), sharding.grid(one.sizes), one.options)
     t.equal(models.generate(model, prompts, options), expected, "grid " .. i)
   end
 end)

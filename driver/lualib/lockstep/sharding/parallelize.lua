@@ -116,6 +116,7 @@ local function prepare(net, grid, opts, has_values)
   check_axes(grid)
   compare(o, grid.ranks_of_all)
   if o.checkpoint ~= nil then net.checkpoint = o.checkpoint end
+  if package.loaded["lockstep.dry_run"] then require("lockstep.sharding.planning.ranks").note(net, grid, o) end
   for _, step in ipairs(STEPS) do
     if grid[step.axis] > 1 then step.apply(net, grid, o, has_values) end
   end

@@ -1,10 +1,10 @@
 --- sharding.parallelize with cp: ranks that hold chunks of each batch learn what one rank learns from the whole, in
 --- float64. Documents are random: also of one token, and fewer tokens than ranks.
 
-local checkpoint = require "lockstep.checkpoint"
 local dist = require "lockstep.distributed"
 local fixture = require "lockstep.sharding.parallelize_fixture"
 local models = require "lockstep.models"
+local runs = require "lockstep.sharding.grid_runs_fixture"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -37,39 +37,13 @@ function fixture.new_batch(form, seed)
   return batch
 end
 
---- Sizes of grids, by the number of ranks.
-local GRIDS = {
-  [1] = { { cp = 1 } },
-  [2] = { { cp = 2 } },
-  [4] = { { cp = 4 }, { cp = 2 }, { cp = 2, tp = 2 } },
-}
-
-for _, name in ipairs { "qwen3", "qwen3_few_kv", "qwen3_moe", "qwen3_vl" } do
-  for _, sizes in ipairs(GRIDS[WORLD]) do
-    for _, form in ipairs { "ring", "all_to_all" } do
-      t.test(("ChunksLearnAsTheWhole_%s_cp%d_tp%d_%s"):format(name, sizes.cp, sizes.tp or 1, form), function()
-        fixture.check(sizes, { cp = form }, { form = name, seed = 1 })
-        if not sizes.tp then fixture.check(sizes, { cp = form, fully_shard = false }, { form = name, seed = 2 }) end
-      end)
-    end
-  end
+for _, row in ipairs(runs.of("parallelize_context", "train", WORLD)) do
+  t.test("ChunksLearnAsTheWhole_" .. runs.name(row), function()
+    multiple = row.options.sequence and row.sizes.tp * row.sizes.cp or 1
+    fixture.check(row.sizes, row.options, { form = row.family, seed = row.index })
+    multiple = 1
+  end)
 end
-
-t.test("TokensAreAlsoSplitOverTp", function()
-  if WORLD ~= 4 then return end
-  multiple = 4
-  for _, name in ipairs { "qwen3", "qwen3_moe", "qwen3_vl" } do
-    fixture.check({ cp = 2, tp = 2 }, { cp = name ~= "qwen3_moe" and "ring" or nil, sequence = true },
-      { form = name, seed = 3 })
-  end
-  multiple = 1
-end)
-
-t.test("CheckpointRegionsSeeTheSameChunks", function()
-  for _, form in ipairs { "ring", "all_to_all" } do
-    fixture.check({ cp = WORLD }, { cp = form, checkpoint = checkpoint.new {} }, { form = "qwen3", seed = 4 })
-  end
-end)
 
 t.test("ResultsOfTokensAreThoseOfTheBatch", function()
   local grid = sharding.grid { cp = WORLD }
@@ -90,10 +64,11 @@ t.test("ResultsOfTokensAreThoseOfTheBatch", function()
 end)
 
 t.test("EvaluationAndGenerationAreThoseOfOneRank", function()
-  for _, sizes in ipairs(GRIDS[WORLD]) do
-    local grid, alone = sharding.grid(sizes), fixture.build("qwen3_moe", 8)
-    local model = sharding.parallelize(fixture.build("qwen3_moe", 8), grid)
-    local batches, sum = fixture.batches("qwen3_moe", 8, 1, 3, 1), 0 -- three rows: with dp 2 the last step has a filler
+  for _, one in ipairs(runs.of("parallelize_context", "generation", WORLD)) do
+    local form, grid = one.family, sharding.grid(one.sizes)
+    local alone = fixture.build(form, 8)
+    local model = sharding.parallelize(fixture.build(form, 8), grid, one.options)
+    local batches, sum = fixture.batches(form, 8, 1, 3, 1), 0 -- three rows: with dp 2 the last step has a filler
     for _, row in ipairs(batches) do sum = sum + torch.no_grad(alone.loss, alone, row[1]):item() end
     local next_row = grid:rank "dp" + 1
     local mean = sharding.evaluate(model, function()

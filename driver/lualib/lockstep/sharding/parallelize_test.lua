@@ -6,63 +6,47 @@ local lora = require "lockstep.lora"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
 local run = require "lockstep.run"
+local runs = require "lockstep.sharding.grid_runs_fixture"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
 local RANK, WORLD = dist.rank(), dist.world_size()
 
---- The sizes of tp that a world has.
-local SIZES = {}
-for _, tp in ipairs(WORLD == 1 and { 1 } or { 2, 4 }) do
-  if WORLD % tp == 0 then SIZES[#SIZES + 1] = tp end
-end
-
 torch.manual_seed(WORLD)
 local function draw(choices) return choices[torch.randint(#choices, {}):item() + 1] end
 
---- Both kinds, and whether their tokens are split. `index` decides, so that two sizes of tp have all four together.
-local function kinds_of(index)
-  return { { "sharded", index % 2 == 0 }, { "replicas", index % 2 == 1 } }
+for _, row in ipairs(runs.of("parallelize", "train", WORLD)) do
+  local sharded = row.options.fully_shard
+  local o = { form = row.family, seed = torch.randint(100, {}):item(), sync = draw { "last", "each" },
+    clip = sharded and draw { "model", "optim" } or "optim" }
+  t.test("AGridLearnsAsOneRank_" .. runs.name(row), function() fixture.check(row.sizes, row.options, o) end)
 end
 
-for f, form in ipairs { "qwen3", "qwen3_tied", "qwen3_few_kv", "qwen3_moe", "qwen3_vl" } do
-  for i, tp in ipairs(SIZES) do
-    for _, one in ipairs(kinds_of(f + i + WORLD / 2)) do
-      local kind, sequence = one[1], one[2]
-      local seed, sync, clip = torch.randint(100, {}):item(), draw { "last", "each" }, draw { "model", "optim" }
-      if kind == "replicas" then clip = "optim" end
-      t.test(("AGridLearnsAsOneRank_%s_tp%d_%s_%s"):format(form, tp, kind, tostring(sequence)), function()
-        fixture.check({ tp = tp }, { fully_shard = kind == "sharded" and {}, sequence = sequence },
-          { form = form, seed = seed, sync = sync, clip = clip })
-      end)
+for _, row in ipairs(runs.of("parallelize", "adapters", WORLD)) do
+  t.test("AdaptersLearnAsOnOneRank_" .. runs.name(row), function()
+    local form, tp = row.family, row.sizes.tp
+    local model, plain = fixture.check(row.sizes, row.options,
+      { form = form, seed = tp, lora = { r = 3, targets = "all-linear" } })
+    local path = dist.all_gather_object(("%s/%s"):format(run.dir, runs.name(row)))[1]
+    lora.save(model, path)
+    local again = fixture.build(form, tp)
+    lora.load(again, path)
+    fixture.same(again:state_dict(), plain:state_dict(), "saved")
+
+    -- A model with other adapters takes each rank's parts of the saved ones.
+    local other = sharding.parallelize(fixture.build(form, tp, { r = 3, targets = "all-linear" }),
+      sharding.grid(row.sizes), row.options)
+    t.truthy(lora.load(other, path) > 0)
+    local expected, loaded = fixture.whole(model), fixture.whole(other)
+    for name, value in pairs(expected) do
+      if name:find "lora_" then t.equal(torch.equal(loaded[name], value), true, name) end
     end
-  end
-end
 
-t.test("CopiesOfAShardedGridLearnAsOneRank", function()
-  if WORLD % 4 ~= 0 then return end
-  fixture.check({ tp = 2, replicas = 2 }, { fully_shard = { deterministic = true } }, { form = "qwen3", seed = 3 })
-end)
-
-for i, tp in ipairs(SIZES) do
-  for _, one in ipairs(kinds_of(i + WORLD / 2)) do
-    local kind, sequence = one[1], one[2]
-    local form = draw { "qwen3", "qwen3_few_kv", "qwen3_moe" }
-    t.test(("AdaptersLearnAsOnOneRank_%s_tp%d_%s_%s"):format(form, tp, kind, tostring(sequence)), function()
-      local model, plain = fixture.check({ tp = tp }, { fully_shard = kind == "sharded" and {}, sequence = sequence },
-        { form = form, seed = tp, lora = { r = 3, targets = "all-linear" } })
-      local path = dist.all_gather_object(("%s/%s_%s_%d"):format(run.dir, form, kind, tp))[1]
-      lora.save(model, path)
-      local again = fixture.build(form, tp)
-      lora.load(again, path)
-      fixture.same(again:state_dict(), plain:state_dict(), "saved")
-
-      lora.merge(kind == "sharded" and model or model.module)
-      lora.merge(plain)
-      fixture.same(fixture.whole(model), plain:state_dict(), "merged")
-    end)
-  end
+    lora.merge(row.options.fully_shard and model or model.module)
+    lora.merge(plain)
+    fixture.same(fixture.whole(model), plain:state_dict(), "merged")
+  end)
 end
 
 t.test("ANormSummedOverAllRanksByHandCountsWholeWeightsSeveralTimes", function()
@@ -100,11 +84,44 @@ t.test("MuonMakesWholeMatricesOrthogonal", function()
   local plain = fixture.build("qwen3", 4)
   step(plain, plain, batch)
   for _, kind in ipairs { {}, false } do
-    local grid = sharding.grid { tp = SIZES[1] }
+    local grid = sharding.grid { tp = math.min(WORLD, 2) }
     local model = sharding.parallelize(fixture.build("qwen3", 4), grid, { fully_shard = kind })
     step(model, model, batch)
     for name, expected in pairs(plain:state_dict()) do
       t.near(fixture.whole(model)[name], expected, 1e-4, name)
+    end
+  end
+end)
+
+t.test("AdafactorTakesMeansOfWholeRowsAndColumns", function()
+  local function train(model, net)
+    local optimizer = optim.Adafactor(model:parameters(), { lr = 0.05, weight_decay = 0.1 })
+    for step = 1, 3 do
+      net(fixture.batches("qwen3_few_kv", 4, step, 1, 1)[1][1], "loss"):backward()
+      optimizer:step()
+      optimizer:zero_grad()
+    end
+    return optimizer
+  end
+  local plain = fixture.build("qwen3_few_kv", 4)
+  local plain_optimizer = train(plain, plain)
+  for _, sequence in ipairs { false, true } do
+    local grid = sharding.grid { tp = WORLD }
+    local model = sharding.parallelize(fixture.build("qwen3_few_kv", 4), grid,
+      { fully_shard = false, sequence = sequence })
+    local optimizer = train(model, model)
+    fixture.same(fixture.whole(model), plain:state_dict(), "Adafactor")
+
+    -- The state is that of whole weights, and goes on in one rank.
+    run:state { model = model, optimizer = optimizer }
+    run:save { step = 3 }
+    local alone = fixture.build("qwen3_few_kv", 5)
+    local its_optimizer = optim.Adafactor(alone:parameters(), { lr = 0.05, weight_decay = 0.1 })
+    run:state { model = alone, optimizer = its_optimizer }
+    t.equal(run:resume(), 3)
+    for i, p in ipairs(alone:parameters()) do
+      local expected = plain_optimizer.state[plain:parameters()[i]]
+      for name, value in pairs(its_optimizer.state[p]) do t.near(value, expected[name], 1e-10, name) end
     end
   end
 end)
@@ -127,6 +144,30 @@ t.test("MistakesAreNamed", function()
   if WORLD % 2 ~= 0 then return end
   local copies = sharding.grid { replicas = 2 }
   refused("replicas = 2 of the grid is for fully_shard", net, copies, { fully_shard = false })
+end)
+
+t.test("AParameterThatOneRankOfATpGroupFreezesAloneIsNamed", function()
+  if WORLD % 2 ~= 0 then return end
+  local grid = sharding.grid { tp = 2 }
+  for _, kind in ipairs { {}, false } do
+    local model = sharding.parallelize(fixture.build("qwen3", 1), grid, { fully_shard = kind })
+    local batches = fixture.batches("qwen3", 1, 1, grid.dp, 1)
+    local function step()
+      return sharding.accumulate(model, batches[grid:rank "dp" + 1], fixture.count(batches),
+        function(b) return model(b, "loss") end)
+    end
+    local function freeze(name)
+      for own_name, p in model:named_parameters() do
+        if own_name:find(name, 1, true) then p:requires_grad_(false) end
+      end
+    end
+    freeze "layers.0.mlp.up_proj.weight" -- on every rank
+    step()
+
+    if RANK == WORLD - 1 then freeze "layers.1.self_attn.q_proj.weight" end
+
+    t.raises(('layers.1.self_attn.q_proj.weight" is frozen on rank %d, and trained on rank 0'):format(WORLD - 1), step)
+  end
 end)
 
 t.test("RanksOfATpGroupThatAreGivenOtherMicroBatchesAreNamed", function()

@@ -293,8 +293,35 @@ local function sort(found)
   end)
 end
 
+--- Notes the given sizes that no grid has: those that do not divide the GPUs, or the experts.
+local function note_impossible(search)
+  local wanted, product = search.wanted, 1
+  local function lose(grid, why, ...) search.losers[#search.losers + 1] = { grid = grid, why = why:format(...) } end
+  local given, divides = {}, true
+  for _, axis in ipairs { "tp", "cp", "pp", "dp" } do
+    local size = wanted[axis] or 1
+    given[axis], product = wanted[axis], product * size
+    if search.gpus % size ~= 0 then
+      divides = false
+      lose({ [axis] = size }, "%s %d does not divide the %d GPUs", axis, size, search.gpus)
+    end
+  end
+  if divides and search.gpus % product ~= 0 then
+    lose(given, "together these are %d ranks, which do not divide the %d GPUs", product, search.gpus)
+  end
+  if not wanted.ep or wanted.ep == 1 then return end
+  if search.shape.num_experts == 0 then
+    lose({ ep = wanted.ep }, "%s has no mixture of experts", search.shape.model.class_name)
+  elseif search.shape.num_experts % wanted.ep ~= 0 then
+    lose({ ep = wanted.ep }, "ep %d does not divide the %d experts", wanted.ep, search.shape.num_experts)
+  elseif search.gpus % wanted.ep ~= 0 then
+    lose({ ep = wanted.ep }, "ep %d does not divide the %d GPUs, as it must divide dp x cp", wanted.ep, search.gpus)
+  end
+end
+
 local function find(search)
   local found = {}
+  note_impossible(search)
   local tps, cps, pps = sizes_of(search, "tp"), sizes_of(search, "cp"), sizes_of(search, "pp")
   for _, tp in ipairs(tps) do
     for _, cp in ipairs(cps) do

@@ -23,7 +23,10 @@ local M = {}
 ---@return state.Part?
 function M.part(of, tensor)
   local split = splits.of(of)
-  if split then return tensor.shape == of.shape and { split = split, tensor = tensor } or nil end
+  if split then -- means over the divided dimension are the same on every rank
+    local is_part = tensor:dim() == of:dim() and tensor:size(split.dim) == of:size(split.dim)
+    return is_part and { split = split, tensor = tensor } or nil
+  end
   local place = fully_shard.place_of(of)
   if not place or tensor:dim() ~= 1 or tensor:numel() ~= of:numel() then return nil end
   return { place = place, tensor = tensor }

@@ -13,6 +13,7 @@ local nonfinite = require "lockstep.run.nonfinite"
 local options = require "lockstep.options"
 local terminal = require "lockstep.log.terminal"
 local torch = require "lockstep.torch"
+local trained = require "lockstep.sharding.loops.trained"
 
 local NAME = "sharding.accumulate"
 
@@ -43,13 +44,16 @@ local function check_arguments(model, micro_batches, count, fn)
   end
 end
 
---- Raises unless all ranks have the same options and count, and equally many micro-batches, at least one. Collective.
-local function compare(num_micro_batches, count, o, group)
+--- Raises unless all ranks have the same options and count, and equally many micro-batches, at least one. `parts`: a
+--- model whose ranks hold parts of the same parameters, so that all must train the same ones. Collective.
+local function compare(num_micro_batches, count, o, group, parts)
   if dist.world_size() > 1 then
     local own, texts, options_of = torch.tensor({ num_micro_batches, count, o.sync == "each" and 1 or 0,
-      o.on_nan == "skip" and 1 or 0 }, { dtype = torch.float64 }), {}, {}
+      o.on_nan == "skip" and 1 or 0, parts and trained.outline(parts) or 0 }, { dtype = torch.float64 }), {}, {}
+    local outlines = {}
     for i, row in ipairs(dist.all_gather(own, { group = group })) do
-      local theirs, their_count, syncs_each, skips = unpack(row:totable())
+      local theirs, their_count, syncs_each, skips, outline = unpack(row:totable())
+      outlines[i] = ("%d"):format(outline)
       texts[i] = ("%.17g micro-batches and a count of %.17g"):format(theirs, their_count)
       options_of[i] = ('sync = "%s", on_nan = "%s"'):format(syncs_each == 1 and "each" or "last",
         skips == 1 and "skip" or "error")
@@ -61,6 +65,7 @@ local function compare(num_micro_batches, count, o, group)
       fail("every rank needs equally many micro-batches and the same count, that of all ranks, as report.loss_tokens "
         .. "of batching; got %s", found)
     end
+    if disagreement.find(outlines) then trained.fail(NAME, parts, group) end
   end
   check(num_micro_batches ~= 0, "expected this rank's list of micro-batches, got an empty table")
 end
@@ -281,7 +286,8 @@ local function accumulate(model, micro_batches, count, fn, opts)
   if across.is_one(model) then return over_stages(model, micro_batches, count, fn, o) end
   local group = data_parallel.group_of(model) or fully_shard.group_of(model)
   local grid = grids.of(model)
-  compare(#micro_batches, count, o, not grid and group or nil) -- ranks of a grid communicate in each micro-batch
+  -- Ranks of a grid communicate in each micro-batch.
+  compare(#micro_batches, count, o, not grid and group or nil, grid and grid.tp > 1 and model or nil)
   -- The wrappers average gradients over ranks. The gradient of the mean is the number of ranks times that.
   local scale = (group and group:size() or dist.world_size()) / count
   local totals, losses, counts = {}, {}, new_counts()

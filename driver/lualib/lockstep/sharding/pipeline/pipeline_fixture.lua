@@ -23,6 +23,7 @@ end
 
 local KINDS = {
   llama = { architectures = { "LlamaForCausalLM" }, model_type = "llama" },
+  llama_tied = { architectures = { "LlamaForCausalLM" }, model_type = "llama", tie_word_embeddings = true },
   qwen3 = { architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", head_dim = 4 },
   qwen3_moe = { architectures = { "Qwen3MoeForCausalLM" }, model_type = "qwen3_moe", head_dim = 4,
     moe_intermediate_size = 4, num_experts = 4, num_experts_per_tok = 2, norm_topk_prob = true,
@@ -30,7 +31,7 @@ local KINDS = {
 }
 
 --- Returns a small model in float64, the same on every rank.
----@param kind "llama"|"qwen3"|"qwen3_moe"
+---@param kind "llama"|"llama_tied"|"qwen3"|"qwen3_moe"
 ---@param o {layers: integer, tied: boolean?, seed: integer?}
 function M.build(kind, o)
   local raw = { vocab_size = VOCABULARY, hidden_size = 8, intermediate_size = 12, num_hidden_layers = o.layers,

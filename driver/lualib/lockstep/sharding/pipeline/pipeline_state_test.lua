@@ -6,27 +6,13 @@ local fixture = require "pipeline_fixture"
 local models = require "lockstep.models"
 local optim = require "lockstep.optim"
 local run = require "lockstep.run"
+local runs = require "lockstep.sharding.grid_runs_fixture"
 local sharding = require "lockstep.sharding"
 local splits = require "lockstep.nn.splits"
 local t = require "lockstep.testing"
 
 local WORLD = dist.world_size()
 local base = run.dir
-
---- The grids of this number of ranks: with 4, stages that are shared out, and layers in parts.
-local CASES = {}
-for i, kind in ipairs { "llama", "qwen3_moe" } do
-  local options = { layers = 4, tied = kind == "llama" }
-  if WORLD == 2 then
-    CASES[i] = { name = kind, kind = kind, options = options, sizes = { pp = 2 },
-      order = i == 1 and { order = "1f1b" } or { order = "interleaved", chunks = 2 } }
-  else
-    table.insert(CASES, { name = kind .. "_sharded", kind = kind, options = options, sizes = { pp = 2, dp = 2 },
-      order = { order = "1f1b", fully_shard = {} } })
-    table.insert(CASES, { name = kind .. "_tp", kind = kind, options = options, sizes = { pp = 2, tp = 2 },
-      order = { order = "interleaved", chunks = 2, sequence = true } })
-  end
-end
 
 local function new_folder(name)
   run.dir = base .. "/" .. name
@@ -54,12 +40,13 @@ local function steps_of(grid, seed, count)
   return steps
 end
 
-for _, case in ipairs(CASES) do
-  local kind, options, order, grid = case.kind, case.options, case.order, sharding.grid(case.sizes)
+for _, case in ipairs(runs.of("pipeline/pipeline_state", "state", WORLD)) do
+  local kind, options, order, grid = case.family, { layers = 4 }, case.options, sharding.grid(case.sizes)
+  local case_name = runs.name(case)
 
-  t.test("AFolderHoldsTheWholeModel_" .. case.name, function()
+  t.test("AFolderHoldsTheWholeModel_" .. case_name, function()
     local expected, model = fixture.build(kind, options), new_pipeline(kind, options, grid, order)
-    local path = dist.all_gather_object(base .. "/saved_" .. case.name)[1]
+    local path = dist.all_gather_object(base .. "/saved_" .. case_name)[1]
 
     models.save(model, path)
 
@@ -85,8 +72,8 @@ for _, case in ipairs(CASES) do
     t.equal(loss_of(again), loss_of(model))
   end)
 
-  t.test("AStateGoesOnInAnotherGridWithTheSameBits_" .. case.name, function()
-    new_folder("state_" .. case.name)
+  t.test("AStateGoesOnInAnotherGridWithTheSameBits_" .. case_name, function()
+    new_folder("state_" .. case_name)
     local whole, model = fixture.build(kind, options), new_pipeline(kind, options, grid, order)
     local _, _, optimizer = fixture.train(model, steps_of(grid, 1, 2), grid:rank "dp" + 1, whole)
     run:state { model = model, optimizer = optimizer }
@@ -129,8 +116,8 @@ for _, case in ipairs(CASES) do
     fixture.compare_parameters(other, alone, 1e-10)
   end)
 
-  t.test("AStateOfOneRankGoesOnInStages_" .. case.name, function()
-    new_folder("alone_" .. case.name)
+  t.test("AStateOfOneRankGoesOnInStages_" .. case_name, function()
+    new_folder("alone_" .. case_name)
     local alone = fixture.build(kind, options)
     local _, _, optimizer = fixture.train_alone(alone, steps_of(grid, 4, 1))
     run:state { model = alone, optimizer = optimizer }

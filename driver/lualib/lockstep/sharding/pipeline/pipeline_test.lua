@@ -4,27 +4,21 @@ local dist = require "lockstep.distributed"
 local fixture = require "pipeline_fixture"
 local grids = require "lockstep.sharding.grid"
 local optim = require "lockstep.optim"
+local runs = require "lockstep.sharding.grid_runs_fixture"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
 local WORLD = dist.world_size()
 
---- The grids of this number of ranks: with 4, pipelines with replicas, and with layers in parts.
-local GRIDS = { [2] = { { pp = 2 } }, [3] = { { pp = 3 } }, [4] = { { pp = 2, dp = 2 }, { pp = 2, tp = 2 } } }
+--- A grid of this number of ranks: with 4, a pipeline with replicas.
+local GRID = WORLD == 4 and { pp = 2, dp = 2 } or { pp = WORLD }
 
 local made = {}
 local function grid_of(sizes)
   local key = ("pp %d tp %d"):format(sizes.pp, sizes.tp or 1)
   made[key] = made[key] or grids.grid(sizes)
   return made[key]
-end
-
-local ORDERS = { { order = "1f1b" }, { order = "all_forwards_first" }, { order = "interleaved", chunks = 2 },
-  { order = "all_forwards_first", chunks = 2 } }
-
-local function name_of(sizes, o)
-  return ("pp%d_tp%d_%s_%d"):format(sizes.pp, sizes.tp or 1, o.order, o.chunks or 1)
 end
 
 local function compare(kind, model_options, sizes, o, seed)
@@ -47,45 +41,19 @@ local function compare(kind, model_options, sizes, o, seed)
   return model, grid
 end
 
-for _, sizes in ipairs(GRIDS[WORLD]) do
-  for i, o in ipairs(ORDERS) do
-    t.test("StagesTrainAsOneRank_" .. name_of(sizes, o), function()
-      compare("qwen3", { layers = 2 * WORLD }, sizes, o, i)
-    end)
+--- How many layers a model has: not a multiple of the stages where it is odd.
+local function layers_of(row) return 2 * row.sizes.pp + (row.options.fully_shard and row.index % 2 or 0) end
 
-    t.test("CopiesOfATiedEmbeddingStayEqualBitByBit_" .. name_of(sizes, o), function()
-      local model, grid = compare("llama", { layers = 2 * sizes.pp, tied = true }, sizes, o, 10 + i)
+for _, row in ipairs(runs.of("pipeline/pipeline", "train", WORLD)) do
+  t.test("StagesTrainAsOneRank_" .. runs.name(row), function()
+    local model, grid = compare(row.family, { layers = layers_of(row) }, row.sizes, row.options, row.index)
 
-      if not model.tied then return end
-      local copies = dist.all_gather(model.tied:detach(), { group = model.tied_group })
-      t.truthy(torch.equal(copies[1], copies[2]))
-      local rows = dist.all_gather(model.tied:detach(), { group = grid:group "dp_cp" })
-      for _, row in ipairs(rows) do t.truthy(torch.equal(row, rows[1])) end
-    end)
-
-    t.test("BalanceLossesOfAllStagesAreInTheLoss_" .. name_of(sizes, o), function()
-      compare("qwen3_moe", { layers = 2 * sizes.pp }, sizes, o, 20 + i)
-    end)
-  end
-end
-
--- Layers in parts, and tokens ------------------------------------------------------------------------------
-
-for i, kind in ipairs(WORLD == 4 and { "llama", "qwen3_moe" } or {}) do
-  t.test("StagesWithSplitTokensTrainAsOneRank_" .. kind, function()
-    compare(kind, { layers = 4, tied = kind == "llama" }, { pp = 2, tp = 2 }, { order = "1f1b", sequence = true },
-      40 + i)
-    compare(kind, { layers = 4 }, { pp = 2, tp = 2 }, { order = "interleaved", chunks = 2, sequence = true }, 42 + i)
-  end)
-end
-
--- Shards along dp ------------------------------------------------------------------------------------------
-
-for _, o in ipairs(WORLD == 4 and ORDERS or {}) do
-  t.test("ShardedStagesTrainAsOneRank_" .. name_of({ pp = 2 }, o), function()
-    local sharded = { order = o.order, chunks = o.chunks, fully_shard = {} }
-    compare("qwen3_moe", { layers = 4 }, { pp = 2, dp = 2 }, sharded, 31)
-    compare("llama", { layers = 5, tied = true }, { pp = 2, dp = 2 }, sharded, 32)
+    -- Copies of a tied embedding stay equal bit by bit.
+    if row.options.fully_shard or not model.tied then return end
+    local copies = dist.all_gather(model.tied:detach(), { group = model.tied_group })
+    t.truthy(torch.equal(copies[1], copies[2]))
+    local rows = dist.all_gather(model.tied:detach(), { group = grid:group "dp_cp" })
+    for _, copy in ipairs(rows) do t.truthy(torch.equal(copy, rows[1])) end
   end)
 end
 
@@ -99,9 +67,9 @@ local function freeze_before(model, layer)
   end
 end
 
-for _, o in ipairs(ORDERS) do
-  t.test("FrozenStagesGetNoGradient_" .. name_of(GRIDS[WORLD][1], o), function()
-    local grid, draw = grid_of(GRIDS[WORLD][1]), fixture.drawer(5)
+for _, row in ipairs(runs.of("pipeline/pipeline", "frozen", WORLD)) do
+  t.test("FrozenStagesGetNoGradient_" .. runs.name(row), function()
+    local grid, draw, o = grid_of(row.sizes), fixture.drawer(5), row.options
     local options = { layers = 2 * grid.pp }
     local whole, reference = fixture.build("llama", options), fixture.build("llama", options)
     local model = fixture.divide(fixture.build("llama", options), grid, o)
@@ -129,7 +97,7 @@ end
 -- The loops ------------------------------------------------------------------------------------------------
 
 t.test("GradientsFromBeforeTheStepAreKept", function()
-  local grid, draw = grid_of(GRIDS[WORLD][1]), fixture.drawer(6)
+  local grid, draw = grid_of(GRID), fixture.drawer(6)
   local options = { layers = grid.pp, tied = true }
   local whole, reference = fixture.build("llama", options), fixture.build("llama", options)
   local model = fixture.divide(fixture.build("llama", options), grid, { order = "1f1b" })
@@ -149,7 +117,7 @@ t.test("GradientsFromBeforeTheStepAreKept", function()
 end)
 
 t.test("FurtherSumsAndWeightsAreThoseOfTheFunction", function()
-  local grid, draw = grid_of(GRIDS[WORLD][1]), fixture.drawer(7)
+  local grid, draw = grid_of(GRID), fixture.drawer(7)
   local whole = fixture.build("qwen3", { layers = grid.pp })
   local model = fixture.divide(fixture.build("qwen3", { layers = grid.pp }), grid, { order = "1f1b" })
   local step = fixture.step_of(draw, grid.dp, 3)
@@ -171,7 +139,7 @@ t.test("FurtherSumsAndWeightsAreThoseOfTheFunction", function()
 end)
 
 t.test("EvaluateIsTheMeanOfTheWholeModel", function()
-  local grid, draw = grid_of(GRIDS[WORLD][1]), fixture.drawer(8)
+  local grid, draw = grid_of(GRID), fixture.drawer(8)
   local whole = fixture.build("qwen3_moe", { layers = 2 * grid.pp })
   local model = fixture.divide(fixture.build("qwen3_moe", { layers = 2 * grid.pp }), grid,
     { order = "interleaved", chunks = 2 })
@@ -200,7 +168,7 @@ t.test("EvaluateIsTheMeanOfTheWholeModel", function()
 end)
 
 t.test("EachRankHoldsItsStageAlone", function()
-  local grid = grid_of(GRIDS[WORLD][1])
+  local grid = grid_of(GRID)
   local net = fixture.build("llama", { layers = 2 * grid.pp })
   local whole, p_of = net:num_parameters(), {}
   for name, p in net:named_parameters() do p_of[name] = p end
@@ -216,7 +184,7 @@ t.test("EachRankHoldsItsStageAlone", function()
 end)
 
 t.test("TheNormOfEveryKindIsThatOfTheWholeModel", function()
-  local grid, draw = grid_of(GRIDS[WORLD][1]), fixture.drawer(9)
+  local grid, draw = grid_of(GRID), fixture.drawer(9)
   local reference = fixture.build("llama", { layers = grid.pp, tied = true })
   local model = fixture.divide(fixture.build("llama", { layers = grid.pp, tied = true }), grid, { order = "1f1b" })
   local step = fixture.step_of(draw, grid.dp, 2)

@@ -35,6 +35,12 @@ local SCORE_BYTES = 12 -- of a score: bfloat16, float32, and gradients of both
 ---@field micro_batches integer
 ---@field checkpoint boolean
 ---@field reshard boolean
+---@field order string? of a pipeline's micro-batches; default: "1f1b", or "interleaved" with several chunks
+---@field weight_bytes integer? of a weight and an activation while it computes: 2 unless given
+---@field master_bytes integer? of a master, its gradient and each moment: 4 unless given
+---@field reduce_bytes integer? of a whole gradient: 4 unless given
+---@field replicas boolean? no weights are shared out
+---@field sequence boolean? tokens between layers are divided over tp; default: where the model can
 
 --- Returns the seconds of a collective among `size` ranks that are `stride` apart, in which each rank sends `bytes`.
 --- Ranks on several nodes are bound by the network. Several ranks of a group on one node use their network cards
@@ -106,7 +112,14 @@ end
 
 --- Returns the parameters of a rank in a stage: shared out over dp x cp, the experts', those of its largest layer, and
 --- those outside of layers.
-local function parameters_of(shape, c, stage)
+---@param shape sharding.ModelShape
+---@param c sharding.Candidate
+---@param stage table
+---@return number dense
+---@return number experts
+---@return number largest
+---@return number root
+function M.parameters_of(shape, c, stage)
   local vocabulary = math.ceil(shape.vocab_size / c.tp) * shape.hidden
   local root = stage.is_last and shape.hidden or 0 -- the final norm
   if stage.is_first then root = root + vocabulary + shape.outside - shape.hidden end
@@ -125,20 +138,26 @@ end
 --- Returns how many micro-batches a stage keeps at the same time, of the most in a step.
 local function in_flight(c, stage)
   if c.pp == 1 then return 1 end
+  if c.order == "all_forwards_first" then return c.micro_batches end
   if c.chunks == 1 then return math.min(c.micro_batches, c.pp - stage) end
   local parts = 2 * (c.pp - stage - 1) + (c.chunks - 1) * c.pp + 1
   return math.min(c.micro_batches * c.chunks, parts) / c.chunks
 end
 
---- Returns the bytes of activations on a rank of a stage.
----@param shape sharding.ModelShape
----@param seq_len integer
----@param c sharding.Candidate
----@param stage table
----@return number
-function M.activation_bytes(shape, seq_len, c, stage)
+--- The bytes that a rank of a stage holds.
+---@class sharding.Memory
+---@field masters number float32 weights; of replicas all of them
+---@field gradients number of the masters
+---@field moments number two of AdamW
+---@field gathered number weights in bfloat16 for the computation
+---@field buffers number whole gradients, and what travels
+---@field activations number kept for backward
+---@field workspace number of backward and of the loss, beyond what is kept
+
+--- Returns the bytes that are kept for backward, and those that backward and the loss take besides.
+local function activation_bytes(shape, seq_len, c, stage)
   local hidden, tokens = shape.hidden, seq_len * c.sequences / c.cp
-  local divides = shape.sequence and c.tp or 1
+  local divides = (c.sequence == nil and shape.sequence or c.sequence) and c.tp or 1
   local kept, largest = 0, 0
   for kind = 1, #stage.counts do
     local count = stage.counts[kind]
@@ -147,31 +166,48 @@ function M.activation_bytes(shape, seq_len, c, stage)
     if count > 0 then largest = math.max(largest, elements) end
     kept = kept + count * (c.checkpoint and hidden / divides or elements)
   end
-  local total = kept * in_flight(c, stage.stage)
-  -- Backward holds the gradients of an MLP, and with checkpoint a layer that was computed again.
-  total = total + largest / 2 + (c.checkpoint and largest or 0)
-  total = total + 2 * shape.head_dim -- cos and sin
+  local total = kept * in_flight(c, stage.stage) + 2 * shape.head_dim -- cos and sin
   if stage.is_last then total = total + 3 * hidden end -- the final norm, and the gradient of its result
+  -- Backward holds the gradients of an MLP, and with checkpoint a layer that was computed again.
+  local workspace = largest / 2 + (c.checkpoint and largest or 0)
   local scores = stage.is_last
     and SCORE_BYTES * math.min(TILE, tokens) * math.ceil(shape.vocab_size / c.tp) or 0
-  return 2 * tokens * total + scores
+  local bytes = c.weight_bytes or 2
+  return bytes * tokens * total, bytes * tokens * workspace + scores
 end
 
---- Returns the bytes of parameters, gradients and optimizer on a rank of a stage.
+--- Returns what a rank of a stage holds at the most, by kind.
 ---@param shape sharding.ModelShape
+---@param seq_len integer
 ---@param c sharding.Candidate
 ---@param stage table
----@return number
-function M.parameter_bytes(shape, c, stage)
-  local dense, experts, largest, root = parameters_of(shape, c, stage)
-  local ranks = c.dp * c.cp
-  local bytes = 16 * (dense / ranks + experts / (ranks / c.ep))
-  if c.reshard then
+---@return sharding.Memory
+function M.parts(shape, seq_len, c, stage)
+  local dense, experts, largest, root = M.parameters_of(shape, c, stage)
+  local ranks = c.replicas and 1 or c.dp * c.cp
+  local share = dense / ranks + experts / (c.replicas and 1 or ranks / c.ep)
+  local m, w, r = c.master_bytes or 4, c.weight_bytes or 2, c.reduce_bytes or 4
+  local parts = { masters = m * share, gradients = m * share, moments = 2 * m * share, gathered = 0, buffers = 0 }
+  if c.replicas then -- nothing is gathered
+    parts.gathered = 0
+  elseif c.reshard then
     -- The unit in use and the next one; one unit's gradients, and as much again while they travel.
-    return bytes + 2 * (2 * largest + root) + 8 * (largest + root)
+    parts.gathered, parts.buffers = w * (2 * largest + root), 2 * r * (largest + root)
+  else
+    parts.gathered = w * (dense + experts)
+    -- Whole gradients of several micro-batches, and a copy of one unit's and of the root's while they travel.
+    parts.buffers = c.micro_batches > 1 and r * (dense + experts + largest + root) or 2 * r * (largest + root)
   end
-  bytes = bytes + 2 * (dense + experts)
-  return bytes + (c.micro_batches > 1 and 4 * (dense + experts) + 4 * largest or 8 * (largest + root))
+  parts.activations, parts.workspace = activation_bytes(shape, seq_len, c, stage)
+  return parts
+end
+
+--- Returns the sum of what a rank holds.
+---@param parts sharding.Memory
+---@return number
+function M.total(parts)
+  return parts.masters + parts.gradients + parts.moments + parts.gathered + parts.buffers + parts.activations
+    + parts.workspace
 end
 
 --- Returns what is not hidden of the collectives of fully_shard: in each micro-batch, and in each step.
@@ -196,7 +232,7 @@ end
 function M.memory(shape, seq_len, c, stages)
   local most = 0
   for i = 1, #stages do
-    most = math.max(most, M.parameter_bytes(shape, c, stages[i]) + M.activation_bytes(shape, seq_len, c, stages[i]))
+    most = math.max(most, M.total(M.parts(shape, seq_len, c, stages[i])))
   end
   return most
 end
@@ -234,7 +270,7 @@ function M.time(shape, device, seq_len, c, stages)
   for i = 1, #stages do
     local times = micro_batch(shape, device, seq_len, c, stages[i])
     local alone = times.compute + times.tp + times.cp + times.ep + times.pp
-    local dense, experts = parameters_of(shape, c, stages[i])
+    local dense, experts = M.parameters_of(shape, c, stages[i])
     local each, once = shard_times(device, c, dense, experts, alone)
     times.dp = each
     if alone + each > slowest_s then slowest, slowest_s = times, alone + each end

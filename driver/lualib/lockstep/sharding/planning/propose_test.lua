@@ -99,6 +99,18 @@ t.test("ActivationsAreNearMegatronsFormula", function()
   end
 end)
 
+--- Bytes of what a rank holds besides activations.
+local function parameter_bytes(shape, c, stage)
+  local parts = cost.parts(shape, 4096, c, stage)
+  return parts.masters + parts.gradients + parts.moments + parts.gathered + parts.buffers
+end
+
+--- Bytes of activations, and of what backward holds besides.
+local function activation_bytes(shape, seq_len, c, stage)
+  local parts = cost.parts(shape, seq_len, c, stage)
+  return parts.activations + parts.workspace
+end
+
 local function candidate(more)
   return plain.copy({ tp = 1, cp = 1, ep = 1, pp = 1, dp = 1, chunks = 1, sequences = 1, micro_batches = 8,
     checkpoint = false, reshard = false }, more)
@@ -111,9 +123,9 @@ t.test("ParameterBytesAreThoseOfFullyShard", function()
   local root = 2 * 128256 * 4096 + 4096
   local stage = shapes.stages(shape, 1, 1)[1]
 
-  t.equal(cost.parameter_bytes(shape, candidate { dp = 4 }, stage), 6 * all + 16 * all / 4 + 4 * layer)
-  t.equal(cost.parameter_bytes(shape, candidate { dp = 2, cp = 2 }, stage), 6 * all + 16 * all / 4 + 4 * layer)
-  t.equal(cost.parameter_bytes(shape, candidate { dp = 8, reshard = true }, stage),
+  t.equal(parameter_bytes(shape, candidate { dp = 4 }, stage), 6 * all + 16 * all / 4 + 4 * (layer + root))
+  t.equal(parameter_bytes(shape, candidate { dp = 2, cp = 2 }, stage), 6 * all + 16 * all / 4 + 4 * (layer + root))
+  t.equal(parameter_bytes(shape, candidate { dp = 8, reshard = true }, stage),
     16 * all / 8 + 12 * layer + 10 * root)
 end)
 
@@ -123,7 +135,7 @@ t.test("TpDividesWhatThePlanDivides", function()
   local whole = 65 * 4096 -- the norms
   local own = (8030261248 - whole) / 4 + whole
 
-  local bytes = cost.parameter_bytes(shape, candidate { tp = 4, micro_batches = 1 }, stage)
+  local bytes = parameter_bytes(shape, candidate { tp = 4, micro_batches = 1 }, stage)
 
   local layer, root = (4096 * (4096 * 2.5 + 3 * 14336)) / 4 + 2 * 4096, 2 * 128256 * 4096 / 4 + 4096
   t.equal(bytes, 18 * own + 8 * (layer + root))
@@ -135,11 +147,11 @@ t.test("RanksBeyondTheHeadsHoldCopiesOfKeysAndValues", function()
   local stage = shapes.stages(shape, 1, 1)[1]
   local norms, kv = 65 * 4096, 32 * 2 * 4096 * 256
 
-  local bytes = cost.parameter_bytes(shape, candidate { tp = 8, micro_batches = 2 }, stage)
+  local bytes = parameter_bytes(shape, candidate { tp = 8, micro_batches = 2 }, stage)
 
   local all = (shape.parameters - norms - kv) / 8 + kv / 2 + norms
   local layer = (all - 2 * 128256 * 4096 / 8 - 4096) / 32
-  t.equal(bytes, 22 * all + 4 * layer)
+  t.equal(bytes, 22 * all + 4 * (layer + 2 * 128256 * 4096 / 8 + 4096))
 end)
 
 t.test("ExpertsAreSharedOutOverTheirOwnDp", function()
@@ -149,10 +161,11 @@ t.test("ExpertsAreSharedOutOverTheirOwnDp", function()
   local dense = shape.parameters - experts
   local layer = (dense - 2 * 151936 * 4096 - 4096) / 94 + experts / 94 / 8
 
-  local bytes = cost.parameter_bytes(shape, candidate { dp = 32, ep = 8 }, stage)
+  local bytes = parameter_bytes(shape, candidate { dp = 32, ep = 8 }, stage)
 
   -- 32 ranks share the dense parameters, and 4 ranks each eighth of the experts.
-  t.near(bytes, 6 * (dense + experts / 8) + 16 * (dense / 32 + experts / 8 / 4) + 4 * layer, 1)
+  t.near(bytes, 6 * (dense + experts / 8) + 16 * (dense / 32 + experts / 8 / 4)
+    + 4 * (layer + 2 * 151936 * 4096 + 4096), 1)
 end)
 
 t.test("StagesKeepAsManyMicroBatchesAsTheirOrder", function()
@@ -163,8 +176,8 @@ t.test("StagesKeepAsManyMicroBatchesAsTheirOrder", function()
     local none = { stage = 3, counts = { 8 }, is_first = false, is_last = false }
     local layer = shape.kinds[1].kept
     local elements = 8 * (layer.split + layer.kv + layer.tokens + layer.whole)
-    local single = cost.activation_bytes(shape, 4096, candidate { pp = 4 }, none)
-    return 1 + (cost.activation_bytes(shape, 4096, c, one) - single) / (2 * 4096 * elements)
+    local single = activation_bytes(shape, 4096, candidate { pp = 4 }, none)
+    return 1 + (activation_bytes(shape, 4096, c, one) - single) / (2 * 4096 * elements)
   end
 
   for stage = 0, 3 do t.near(kept(stage, 1, 8), 4 - stage, 1e-9) end
@@ -176,11 +189,12 @@ t.test("TiedEmbeddingsLieOnTheFirstStageAndTheLast", function()
   local shape = shapes.of(plain.copy(LLAMA_8B, { tie_word_embeddings = true }))
   local stages = shapes.stages(shape, 2, 1)
   local c = candidate { pp = 2, dp = 1, micro_batches = 1 }
-  local half, table_of, norm = (shape.parameters - shape.vocabulary - 4096) / 2, shape.vocabulary, 4096
-  local layer = half / 16
+  local layer, table_of, norm = (shape.parameters - shape.vocabulary - 4096) / 32, shape.vocabulary, 4096
+  local first, last = stages[1].counts[1], stages[2].counts[1] -- fewer layers with the head
+  t.equal({ first, last }, { 17, 15 })
 
-  t.equal(cost.parameter_bytes(shape, c, stages[1]), 18 * (half + table_of) + 8 * (layer + table_of))
-  t.equal(cost.parameter_bytes(shape, c, stages[2]), 18 * (half + table_of + norm) + 8 * (layer + table_of + norm))
+  t.equal(parameter_bytes(shape, c, stages[1]), 18 * (first * layer + table_of) + 8 * (layer + table_of))
+  t.equal(parameter_bytes(shape, c, stages[2]), 18 * (last * layer + table_of + norm) + 8 * (layer + table_of + norm))
 end)
 
 -- Time ------------------------------------------------------------------------------------------------------
@@ -316,6 +330,22 @@ t.test("LosersSayWhy", function()
   t.truthy(tostring(small):match "^no grid fits\n.*needs [%d.]+ GiB of 64 %(80 %% of 80%)", tostring(small))
   t.equal(propose(LLAMA_8B, { grid = { pp = 2, cp = 2 } }).losers[1].why,
     "sharding.parallelize refuses pp together with cp or ep")
+end)
+
+t.test("GivenSizesThatNoGridHasSayWhy", function()
+  local function reason(grid, config)
+    local proposals = propose(config or LLAMA_8B, { gpus = 16, grid = grid })
+    t.equal(#proposals, 0)
+    t.truthy(tostring(proposals):find(proposals.losers[1].why, 1, true))
+    return proposals.losers[1].why
+  end
+
+  t.equal(reason { tp = 3 }, "tp 3 does not divide the 16 GPUs")
+  t.equal(reason { dp = 5 }, "dp 5 does not divide the 16 GPUs")
+  t.equal(reason { tp = 8, pp = 4 }, "together these are 32 ranks, which do not divide the 16 GPUs")
+  t.equal(reason { ep = 2 }, "LlamaForCausalLM has no mixture of experts")
+  t.equal(reason({ ep = 3 }, QWEN_235B), "ep 3 does not divide the 128 experts")
+  t.equal(reason({ ep = 32 }, QWEN_235B), "ep 32 does not divide the 16 GPUs, as it must divide dp x cp")
 end)
 
 t.test("GridsThatAModelCannotTakeAreLosers", function()

@@ -3,6 +3,7 @@
 --- Parameters are counted on the model itself, which models.outline builds without memory. sharding.tensor_parallel's
 --- own plan and checks say what tensor parallelism divides.
 
+local cut = require "lockstep.sharding.pipeline.cut"
 local plain = require "lockstep.plain"
 local tensor_plan = require "lockstep.sharding.tensor_plan"
 
@@ -162,26 +163,28 @@ function M.of(raw)
   return shape
 end
 
---- Returns what each stage of a pipeline holds. Stage s has the chunks s, s + pp, s + 2 pp, ... of pp x chunks even
---- parts of the layers. Stages that hold the same are there once, as the first of them, which keeps the most
---- micro-batches.
+--- Returns what each stage of a pipeline holds. Stage s has the chunks s, s + pp, s + 2 pp, ... of pp x chunks parts of
+--- the layers, as sharding.parallelize cuts them. Stages that hold the same are there once, as the first of them, which
+--- keeps the most micro-batches.
 ---@param shape sharding.ModelShape
 ---@param pp integer
 ---@param chunks integer
+---@param all boolean? each stage, also those that hold the same
 ---@return {stage: integer, counts: integer[], is_first: boolean, is_last: boolean}[] # stages from 0
-function M.stages(shape, pp, chunks)
-  local parts, num_layers, stages, known = pp * chunks, #shape.layers, {}, {}
+function M.stages(shape, pp, chunks, all)
+  local parts, stages, known = pp * chunks, {}, {}
+  local ends = parts == 1 and { #shape.layers } or cut.divide(cut.costs(shape.model), parts)
   for stage = 0, pp - 1 do
     local counts = {}
     for kind in ipairs(shape.kinds) do counts[kind] = 0 end
     for chunk = stage, parts - 1, pp do
-      for layer = math.floor(num_layers * chunk / parts) + 1, math.floor(num_layers * (chunk + 1) / parts) do
+      for layer = (ends[chunk] or 0) + 1, ends[chunk + 1] do
         counts[shape.layers[layer]] = counts[shape.layers[layer]] + 1
       end
     end
     local one = { stage = stage, counts = counts, is_first = stage == 0, is_last = stage == pp - 1 }
     local text = table.concat(counts, " ") .. tostring(one.is_first) .. tostring(one.is_last)
-    if not known[text] then
+    if all or not known[text] then
       known[text] = true
       stages[#stages + 1] = one
     end
