@@ -23,6 +23,12 @@ for i, kind in ipairs { "llama", "qwen3_moe" } do
   else
     table.insert(CASES, { name = kind .. "_sharded", kind = kind, options = options, sizes = { pp = 2, dp = 2 },
       order = { order = "1f1b", fully_shard = {} } })
+    if i == 2 then
+      table.insert(CASES, { name = kind .. "_ep", kind = kind, options = options, sizes = { pp = 2, ep = 2 },
+        order = { order = "interleaved", chunks = 2, fully_shard = {} } })
+      table.insert(CASES, { name = kind .. "_cp", kind = kind, options = options, sizes = { pp = 2, cp = 2 },
+        order = { order = "1f1b" } })
+    end
     table.insert(CASES, { name = kind .. "_tp", kind = kind, options = options, sizes = { pp = 2, tp = 2 },
       order = { order = "interleaved", chunks = 2, sequence = true } })
   end
