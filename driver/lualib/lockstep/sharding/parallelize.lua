@@ -128,8 +128,8 @@ end
 --- any.
 local function divide(net, grid, o, has_values, wrap)
   return pipeline.pipeline(net, { group = grid:group "pp", data = grid:group "dp_cp",
-    experts = grid:group "expert_dp", chunks = o.chunks, order = o.order, wrap = wrap, has_values = has_values,
-    dtype = o.fully_shard and o.fully_shard.param_dtype or nil })
+    experts = grid:group "expert_dp", same = grid:group "tp_cp_pp", chunks = o.chunks, order = o.order, wrap = wrap,
+    has_values = has_values, dtype = o.fully_shard and o.fully_shard.param_dtype or nil })
 end
 
 --- Puts a model on a grid of ranks: splits its layers over tp, and divides them into stages over pp. Shares the parts

@@ -36,6 +36,7 @@ local function check(holds, message, ...) if not holds then fail(message, ...) e
 ---@field is_counted boolean whether this rank's loss counts in sums over all ranks
 ---@field private callee models.CausalLM|sharding.FullyShard
 ---@field private data dist.Group over which gradients are averaged
+---@field private same dist.Group the ranks with the same micro-batches
 ---@field private tied torch.Tensor? this rank's copy of a tied embedding
 ---@field private tied_group dist.Group? the first and the last stage
 ---@field private runner pipeline.Runner
@@ -128,8 +129,8 @@ local function rows_of(self, batch, index)
   return tokens / size
 end
 
---- Compares the micro-batches of all ranks of the pipeline. Returns their rows, and the first stage that learns, or the
---- number of stages + 1. Collective.
+--- Compares the micro-batches of all ranks that must have the same. Returns their rows, and the first stage that
+--- learns, or the number of stages + 1. Collective.
 local function compare(self, micro_batches)
   local own = { trained = {}, texts = {} }
   local rows = {}
@@ -140,17 +141,17 @@ local function compare(self, micro_batches)
   for name, p in self:named_parameters() do
     if p.requires_grad then own.trained[#own.trained + 1] = self.stage_of(name) end
   end
-  local all, ranks = dist.all_gather_object(own, { group = self.group }), self.group:ranks()
+  local all, ranks = dist.all_gather_object(own, { group = self.same }), self.same:ranks()
   local first_trained = #self.stages + 1
   for _, one in ipairs(all) do
-    check(#one.texts == #all[1].texts, "the ranks of one pipeline are given different numbers of micro-batches")
+    check(#one.texts == #all[1].texts, "the ranks of one row of dp are given different numbers of micro-batches")
     for _, stage in ipairs(one.trained) do first_trained = math.min(first_trained, stage) end
   end
   for i = 1, #micro_batches do
     local texts = {}
     for k, one in ipairs(all) do texts[k] = one.texts[i] end
     local found = disagreement.find(texts, ranks)
-    check(not found, "the ranks of one pipeline need the same micro-batches, got %s", found)
+    check(not found, "the ranks of one row of dp need the same micro-batches, got %s", found)
   end
   return rows, first_trained
 end
@@ -320,6 +321,7 @@ end
 ---@field chunks integer
 ---@field data dist.Group ranks with the same stage and other tokens: dp x cp
 ---@field experts dist.Group those of them with the same experts
+---@field same dist.Group ranks with the same micro-batches: tp x cp x pp
 ---@field wrap fun(): sharding.FullyShard? gives the stage its values, or shards it along `data`; nothing: replicas
 ---@field has_values boolean whether the net has values, which are made those of the first rank
 ---@field dtype torch.dtype? of hidden states; default: the parameters'
@@ -353,7 +355,7 @@ function M.pipeline(net, o)
   local _, first = callee:named_parameters()()
   net.stage_device = first.device
   local self = setmetatable({ module = net, callee = callee, group = o.group, order = o.order, chunks = o.chunks,
-    stages = stages, data = o.data, schedules = {}, stage_of = stage_finder(net, own),
+    stages = stages, data = o.data, same = o.same, schedules = {}, stage_of = stage_finder(net, own),
     checks_operations = os.getenv "LOCKSTEP_CHECK_PIPELINE" == "1",
     is_counted = has_last and (not owner or owner.rank == 0) }, Pipeline)
   if is_tied and (has_first or has_last) then

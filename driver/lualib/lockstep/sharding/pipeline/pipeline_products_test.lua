@@ -143,6 +143,13 @@ if WORLD == 2 * PP then
     end
   end)
 
+  t.test("AnotherMicroBatchOfOneChunkIsAnErrorOnEveryRank", function()
+    local model = sharding.parallelize(fixture.build("qwen3", 1), sharding.grid { pp = PP, cp = 2 })
+    local batch = { input_ids = torch.arange(9) + (dist.rank() == 3 and 1 or 0) }
+    t.raises("the ranks of one row of dp need the same micro-batches, got", sharding.accumulate, model, { batch }, 8,
+      function(b) return model(b, "loss") end)
+  end)
+
   t.test("AFolderHoldsTheWholeModelAndIsReadByStages", function()
     local expected = fixture.build("qwen3_vl_moe", 4)
     local options = { order = "interleaved", chunks = 2 }
