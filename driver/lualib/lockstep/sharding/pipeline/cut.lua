@@ -115,7 +115,8 @@ function M.check(net, count)
   end
   local layers, joined = #net:decoder().layers, M.joined_layers(net)
   if layers - joined + 1 < count then
-    local about = joined > 1 and (", and the first %d, which take features of pictures, are on one stage"):format(joined)
+    local about = joined > 1
+      and (", and the first %d, which take features of pictures, are on one stage"):format(joined)
     fail("%d stages need as many layers, but the model has %d%s, so a stage would be empty; take fewer ranks along pp, "
       .. "or fewer chunks", count, layers, about or "")
   end
