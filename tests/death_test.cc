@@ -184,6 +184,69 @@ TEST(Death, InAPipelineEndsTheRunAndNamesTheRank) {
   }
 }
 
+// Each phase of a step of 1F1B with 4 micro-batches on 2 stages x 2 rows of dp. Rank 0 is of the
+// first stage, which warms up with two forwards and drains with two backwards; rank 2 is of the
+// last.
+TEST(Death, InEachPhaseOfAPipelineEndsTheRunAndNamesTheRank) {
+  constexpr char kTrain[] = R"(
+    local models, sharding = require "lockstep.models", require "lockstep.sharding"
+    local optim = require "lockstep.optim"
+    local step, index = 0, 0
+    local function die_if(phase)
+      if rank == VICTIM and step == 2 and phase == "PHASE" then C.kill(C.getpid(), 9) end
+    end
+    local net = models.build { model_type = "llama", architectures = { "LlamaForCausalLM" }, vocab_size = 17,
+      hidden_size = 8, intermediate_size = 8, num_hidden_layers = 2, num_attention_heads = 2 }
+    for _, layer in ipairs(net.model.layers) do
+      layer:register_forward_hook(function(_, _, y)
+        local at = index
+        die_if("forward " .. at)
+        y:register_hook(function() die_if("backward " .. at) end)
+      end)
+    end
+    local model = sharding.parallelize(net, sharding.grid { pp = 2 }, { order = "1f1b", fully_shard = false })
+    local all_reduce = dist.all_reduce
+    function dist.all_reduce(...)
+      die_if(index == 4 and "reduction" or "norm")
+      return all_reduce(...)
+    end
+    local batches = {}
+    for i = 1, 4 do batches[i] = { input_ids = torch.arange(3 + i) } end
+    while true do
+      step, index = step + 1, 0
+      sharding.accumulate(model, batches, 36, function(b)
+        index = index + 1
+        return model(b, "loss")
+      end)
+      index = 5
+      optim.clip_grad_norm(model:parameters(), 1)
+    end
+  )";
+  struct Case {
+    const char* phase;
+    int victim;
+  };
+  for (const Case& one : {Case{"forward 2", 0}, Case{"forward 3", 0}, Case{"backward 2", 2},
+                          Case{"backward 4", 0}, Case{"reduction", 3}, Case{"norm", 1}}) {
+    SCOPED_TRACE(absl::StrCat("rank ", one.victim, " at ", one.phase));
+    const Folder folder;
+    const Deadline soon(kSoon + absl::Seconds(10));
+    Child run(RankScript(
+        folder,
+        absl::StrCat(kSayPid, absl::StrReplaceAll(kTrain, {{"VICTIM", absl::StrCat(one.victim)},
+                                                           {"PHASE", one.phase}})),
+        {"--nproc", "4"}));
+    const std::vector<pid_t> pids = PidsOf(run, 4);
+    const Ended ended = run.Wait();
+
+    ExpectGone(pids);
+    EXPECT_FALSE(soon.has_passed());  // with the programs' start
+    EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
+    EXPECT_THAT(ended.err, StartsWith(absl::StrCat("lockstep: rank ", one.victim, " (process ")));
+    ExpectOneComplaint(ended, "was killed by SIGKILL");
+  }
+}
+
 // At any forward or backward of a layer while a group of ranks shares a sample, and another rank
 // holds its own.
 TEST(Death, InASharedSampleEndsTheRunAndNamesTheRank) {

@@ -450,6 +450,10 @@ function CausalLM:inputs(batch)
   return x, self.rotary:angles(positions, seq_lens), seq_lens
 end
 
+--- `inputs`, where it takes the hidden states of an earlier stage (stage_input) in place of embeddings. A model with
+--- another `inputs` cannot be cut into stages.
+CausalLM.staged_inputs = CausalLM.inputs
+
 --- Returns the last hidden states, after the final norm: what the head takes.
 ---@param batch models.Batch
 ---@param attend (fun(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attention: models.Attention): torch.Tensor)?

@@ -15,7 +15,9 @@ Qwen3VLMoe.keys = decoder.keys { attention_bias = false, decoder_sparse_step = 1
   moe_intermediate_size = options.required, num_experts = options.optional, num_local_experts = options.optional,
   num_experts_per_tok = options.required, norm_topk_prob = true, output_router_logits = false,
   router_aux_loss_coef = 0.001, sliding_window = options.optional }
-Qwen3VLMoe.mlp, Qwen3VLMoe.balance_loss = qwen3_moe.Qwen3Moe.mlp, qwen3_moe.Qwen3Moe.balance_loss
+for _, name in ipairs { "mlp", "balance_loss", "balance_size", "balance_statistics" } do
+  Qwen3VLMoe[name] = qwen3_moe.Qwen3Moe[name]
+end
 
 --- See CausalLM.read.
 ---@param c table<string, any>

@@ -48,15 +48,6 @@ local function next_tokens(batch, device)
   return current and chunks.own(current, labels, 0, IGNORED) or labels
 end
 
---- Returns the second results of the layers' MLPs, of all chunks: a balance loss is one of all tokens.
-local function of_all_chunks(seconds)
-  local current = chunks.current()
-  if not current then return seconds end
-  local all = {}
-  for i, x in ipairs(seconds) do all[i] = chunks.gather(current, x) end
-  return all
-end
-
 --- Returns whether labels can be made and counted on the CPU, and then sent to the device with the ids.
 local function is_on_host(batch)
   return batch.input_ids.device == "cpu" and not chunks.current() and not torch.cuda.is_current_stream_capturing()
@@ -79,7 +70,7 @@ function M.loss(self, batch)
   local sum
   sum, count = tiled_mlp.cross_entropy { hidden = hidden, weight = weight, labels = labels, ignore_index = IGNORED,
     reduction = "sum", count = count }
-  local balance = self:balance_loss(of_all_chunks(seconds))
+  local balance = self:balance_loss(chunks.gather_each(seconds)) -- of all tokens
   return balance and sum + balance * count or sum, count
 end
 

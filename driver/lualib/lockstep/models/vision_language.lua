@@ -293,10 +293,11 @@ end
 ---@return (fun(index: integer, x: torch.Tensor): torch.Tensor)? after
 function VisionLanguage:inputs(batch)
   check(self.part ~= "visual", 'the part "visual" has no language model; model:visual(batch) returns its tokens')
+  local before = self.stage_input and self.stage_input.x
   if type(batch) == "table" and not has_visuals(batch) then
     local ids, positions, seq_lens = self:read_batch(batch)
     check_text(self, batch)
-    return self:decoder().embed_tokens(ids), angles_of(self, positions), seq_lens
+    return before or self:decoder().embed_tokens(ids), angles_of(self, positions), seq_lens
   end
   check(not batch.shares, "a batch with pictures cannot have shares of samples; batching.prepare splits samples of "
     .. "text alone")
@@ -308,9 +309,14 @@ function VisionLanguage:inputs(batch)
     local current, all = chunks.current(), visuals.positions
     positions = (current and chunks.own(current, all, 1) or all):to(positions.device)
   end
+  -- All layers that take visual tokens are on the first stage.
+  if before then return before, angles_of(self, positions), seq_lens end
   local visual = batch.visual or chunks.with(nil, self.visual, self, batch) -- the tower sees whole pictures
   local x, after = insert(self, self:decoder().embed_tokens(ids), visual, visuals.tokens)
   return x, angles_of(self, positions), seq_lens, after
 end
+
+--- See CausalLM.staged_inputs.
+VisionLanguage.staged_inputs = VisionLanguage.inputs
 
 return M

@@ -77,6 +77,17 @@ function M.gather(chunks, x)
   return own and all:index_select(0, own:places(all.device)) or all
 end
 
+--- Returns tensors of all chunks, each as gather returns it; where each rank has whole sequences, the same list.
+--- Collective.
+---@param list torch.Tensor[]
+---@return torch.Tensor[]
+function M.gather_each(list)
+  if not current then return list end
+  local all = {}
+  for i, x in ipairs(list) do all[i] = M.gather(current, x) end
+  return all
+end
+
 --- Returns this rank's part of a tensor of the whole batch.
 ---@param chunks nn.Chunks
 ---@param x torch.Tensor

@@ -30,13 +30,53 @@ local function whole(state, what, first, seconds, ...)
   return first, all, ...
 end
 
+--- The ranks, and the form of attention, of each model whose batches are cut.
+---@type table<nn.Module, {members: sharding.Members, form: "ring"|"all_to_all"|nil}>
+local attached = setmetatable({}, { __mode = "k" })
+
+--- Returns the chunks of a batch. Returns nil where the model sees whole batches, and where the batch is a mistake,
+--- which the model names.
+local function chunks_of(model, batch)
+  local own = attached[model]
+  local seq_lens = own and lengths_of(batch)
+  if not seq_lens then return nil end
+  return plain.copy(own.members, { form = own.form, table = chunk_table.balanced(seq_lens, own.members.size) })
+end
+
+--- Returns whether attach has replaced methods of a model.
+---@param model nn.Module
+---@return boolean
+function M.is_attached(model) return attached[model] ~= nil end
+
+--- Calls fn(...) in which the model sees this rank's chunk of a batch, for parts of a forward pass. Private to
+--- pipelines.
+---@param model nn.Module
+---@param batch models.Batch
+---@param fn fun(...): ...
+---@param ... any
+---@return any ...
+function M.with(model, batch, fn, ...)
+  local state = not chunks.current() and chunks_of(model, batch) or nil
+  if not state then return fn(...) end
+  return chunks.with(state, fn, ...)
+end
+
+--- Returns the number of tokens that the model computes of a batch on this rank: at least 1 (see nn.chunks). Private to
+--- pipelines.
+---@param model nn.Module
+---@param batch models.Batch
+---@return integer
+function M.tokens(model, batch)
+  local state = chunks_of(model, batch)
+  return state and math.max(state.table.counts[state.rank + 1], 1) or batch.input_ids:size(0)
+end
+
 --- Lets a method of the model work on this rank's chunk of its batch. `what_of` says what it returns.
-local function wrap(model, name, members, form, what_of)
+local function wrap(model, name, what_of)
   local method = model[name]
   model[name] = function(self, batch, ...)
-    local seq_lens = not chunks.current() and lengths_of(batch) or nil
-    if not seq_lens then return method(self, batch, ...) end -- an inner call, or a mistake that the model names
-    local state = plain.copy(members, { form = form, table = chunk_table.balanced(seq_lens, members.size) })
+    local state = not chunks.current() and chunks_of(model, batch) or nil
+    if not state then return method(self, batch, ...) end -- an inner call, or a mistake
     local what = what_of(...)
     return chunks.with(state, function(...) return whole(state, what, method(self, batch, ...)) end, ...)
   end
@@ -60,9 +100,10 @@ function M.attach(caller, model, members, form)
   if members.size == 1 then return model end
   plain.check(not model.needs_whole_sequences, "%s: the attention of a %s needs whole sequences; take cp = 1", caller,
     model.class_name)
-  wrap(model, "loss", members, form, function() return "loss" end)
-  wrap(model, "log_probs", members, form, function() return "log_probs" end)
-  wrap(model, "forward", members, form, function(what) return what or "logits" end)
+  attached[model] = { members = members, form = form }
+  wrap(model, "loss", function() return "loss" end)
+  wrap(model, "log_probs", function() return "log_probs" end)
+  wrap(model, "forward", function(what) return what or "logits" end)
   return model
 end
 

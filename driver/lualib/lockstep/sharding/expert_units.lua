@@ -112,6 +112,8 @@ function M.core(units, buffers, o)
     list[#list + 1] = unit
     for _, named in ipairs(list == second and unit.parameters or {}) do is_second[named[1]] = true end
   end
+  -- The stages of a rank of a pipeline may have no experts.
+  if #second == 1 then return core_sharding.fully_shard(units, buffers, others) end
   for i, unit in ipairs(first) do units[i] = unit end
   for i = 2, #second do units[#first + i - 1] = second[i] end
   local of_experts = plain.copy(others, { group = experts.group, replicas = experts.replicas })

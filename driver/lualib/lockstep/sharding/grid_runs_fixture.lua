@@ -154,6 +154,8 @@ end
 add("pipeline/pipeline_state", "state", 2, { "llama_tied" }, { pp = 2 }, replicas(ORDERS[1]))
 add("pipeline/pipeline_state", "state", 2, { "qwen3_moe" }, { pp = 2 }, replicas(ORDERS[3]))
 add("pipeline/pipeline_state", "state", 4, { "llama_tied", "qwen3_moe" }, { pp = 2, dp = 2 }, sharded(ORDERS[1]))
+add("pipeline/pipeline_state", "state", 4, { "qwen3_moe" }, { pp = 2, ep = 2 }, sharded(ORDERS[3]))
+add("pipeline/pipeline_state", "state", 4, { "qwen3_moe" }, { pp = 2, cp = 2 }, replicas(ORDERS[1]))
 add("pipeline/pipeline_state", "state", 4, { "llama_tied", "qwen3_moe" }, { pp = 2, tp = 2 },
   replicas(plain.copy(ORDERS[3], { sequence = true })))
 

@@ -86,11 +86,8 @@ local STEPS = {
   end },
 }
 
---- Raises for a product of axes that does not run.
+--- Raises for what a grid does not go with.
 local function check_axes(grid)
-  check(grid.pp == 1 or grid.cp == 1 and grid.ep == 1, "a grid of %s is not supported: a stage of a pipeline sees "
-    .. "whole sequences, and holds all experts of its layers; leave out pp, or cp and ep. The combinations that run "
-    .. "are in docs/parallelism.md", tostring(grid))
   check(not core.verify_every() or grid.cp * grid.ep * grid.pp == 1, "--verify-every compares replicas that compute "
     .. "the same, and a grid of %s has none; leave it out", tostring(grid))
 end
@@ -131,9 +128,9 @@ end
 --- Divides the net's layers over pp. `wrap` gives each stage its values or shards, and returns the shards if there are
 --- any.
 local function divide(net, grid, o, has_values, wrap)
-  return pipeline.pipeline(net, { group = grid:group "pp", data = grid:group "dp_cp", chunks = o.chunks,
-    order = o.order, wrap = wrap, has_values = has_values,
-    dtype = o.fully_shard and o.fully_shard.param_dtype or nil })
+  return pipeline.pipeline(net, { group = grid:group "pp", data = grid:group "dp_cp",
+    experts = grid:group "expert_dp", same = grid:group "tp_cp_pp", chunks = o.chunks, order = o.order, wrap = wrap,
+    has_values = has_values, dtype = o.fully_shard and o.fully_shard.param_dtype or nil })
 end
 
 --- Puts a model on a grid of ranks: splits its layers over tp, and divides them into stages over pp. Shares the parts

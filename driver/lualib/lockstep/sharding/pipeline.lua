@@ -6,6 +6,7 @@
 local across = require "lockstep.sharding.across"
 local clipping = require "lockstep.optim.clipping"
 local core = require "lockstep.core"
+local context = require "lockstep.sharding.context"
 local core_sharding = require "lockstep.core.sharding"
 local cut = require "lockstep.sharding.pipeline.cut"
 local disagreement = require "lockstep.sharding.disagreement"
@@ -36,6 +37,7 @@ local function check(holds, message, ...) if not holds then fail(message, ...) e
 ---@field is_counted boolean whether this rank's loss counts in sums over all ranks
 ---@field private callee models.CausalLM|sharding.FullyShard
 ---@field private data dist.Group over which gradients are averaged
+---@field private same dist.Group the ranks with the same micro-batches
 ---@field private tied torch.Tensor? this rank's copy of a tied embedding
 ---@field private tied_group dist.Group? the first and the last stage
 ---@field private runner pipeline.Runner
@@ -123,14 +125,14 @@ local function rows_of(self, batch, index)
     .. "[T]: its length is known to all stages before it runs; got %s", index, torch.is_tensor(ids)
     and "input_ids of shape " .. tostring(ids.shape) or "a " .. type(batch))
   local owner = splits.owner_of(self.module)
-  local size = owner and owner.sequence and owner.size or 1
-  check(ids:size(0) % size == 0, "micro-batch %d has %d tokens, and sequence = true needs a multiple of tp = %d", index,
-    ids:size(0), size)
-  return ids:size(0) / size
+  local size, tokens = owner and owner.sequence and owner.size or 1, context.tokens(self.module, batch)
+  check(tokens % size == 0, "micro-batch %d has %d tokens on this rank, and sequence = true needs a multiple of "
+    .. "tp = %d", index, tokens, size)
+  return tokens / size
 end
 
---- Compares the micro-batches of all ranks of the pipeline. Returns their rows, and the first stage that learns, or the
---- number of stages + 1. Collective.
+--- Compares the micro-batches of all ranks that must have the same. Returns their rows, and the first stage that
+--- learns, or the number of stages + 1. Collective.
 local function compare(self, micro_batches)
   local own = { trained = {}, texts = {} }
   local rows = {}
@@ -141,17 +143,17 @@ local function compare(self, micro_batches)
   for name, p in self:named_parameters() do
     if p.requires_grad then own.trained[#own.trained + 1] = self.stage_of(name) end
   end
-  local all, ranks = dist.all_gather_object(own, { group = self.group }), self.group:ranks()
+  local all, ranks = dist.all_gather_object(own, { group = self.same }), self.same:ranks()
   local first_trained = #self.stages + 1
   for _, one in ipairs(all) do
-    check(#one.texts == #all[1].texts, "the ranks of one pipeline are given different numbers of micro-batches")
+    check(#one.texts == #all[1].texts, "the ranks of one row of dp are given different numbers of micro-batches")
     for _, stage in ipairs(one.trained) do first_trained = math.min(first_trained, stage) end
   end
   for i = 1, #micro_batches do
     local texts = {}
     for k, one in ipairs(all) do texts[k] = one.texts[i] end
     local found = disagreement.find(texts, ranks)
-    check(not found, "the ranks of one pipeline need the same micro-batches, got %s", found)
+    check(not found, "the ranks of one row of dp need the same micro-batches, got %s", found)
   end
   return rows, first_trained
 end
@@ -284,12 +286,14 @@ local function connect(group, chunks)
   return links
 end
 
---- Gives all ranks of a group the values of its first rank.
-local function share_values(net, group)
-  if not group or group:size() == 1 then return end
-  local first = group:ranks()[1]
-  for _, p in ipairs(net:parameters()) do dist.broadcast(p:detach(), first, { group = group }) end
-  for _, buffer in net:named_buffers() do dist.broadcast(buffer, first, { group = group }) end
+--- Gives all ranks of a group the values of its first rank. `of_experts`: the group for experts that ranks share.
+local function share_values(net, group, of_experts)
+  local function share(x, from) dist.broadcast(x, from:ranks()[1], { group = from }) end
+  for _, p in ipairs(net:parameters()) do
+    local split = splits.of(p)
+    share(p:detach(), split and split.kind == "experts" and of_experts or group)
+  end
+  for _, buffer in net:named_buffers() do share(buffer, group) end
 end
 
 --- Returns a function from a parameter's name to the first of this rank's stages that has it.
@@ -308,8 +312,8 @@ local function stage_finder(net, own)
     for _, one in ipairs(body_names) do
       if name:sub(1, #one[1]) == one[1] then return one[2] end
     end
-    local is_embedding = name:find "embed_tokens" ~= nil
-    return own[1].is_first and is_embedding and 1 or own[#own].index
+    local is_input = name:find "embed_tokens" or name:find "^model%.visual%."
+    return own[1].is_first and is_input and 1 or own[#own].index
   end
 end
 
@@ -317,7 +321,9 @@ end
 ---@field group dist.Group the ranks of one pipeline, the first stage first
 ---@field order "1f1b"|"interleaved"|"all_forwards_first"
 ---@field chunks integer
----@field data dist.Group ranks with the same stage and other micro-batches: dp x cp
+---@field data dist.Group ranks with the same stage and other tokens: dp x cp
+---@field experts dist.Group those of them with the same experts
+---@field same dist.Group ranks with the same micro-batches: tp x cp x pp
 ---@field wrap fun(): sharding.FullyShard? gives the stage its values, or shards it along `data`; nothing: replicas
 ---@field has_values boolean whether the net has values, which are made those of the first rank
 ---@field dtype torch.dtype? of hidden states; default: the parameters'
@@ -340,7 +346,7 @@ function M.pipeline(net, o)
   local own = {}
   for chunk = 1, o.chunks do own[chunk] = stages[(chunk - 1) * num_ranks + position] end
   if o.has_values then
-    share_values(net, o.data)
+    share_values(net, o.data, o.experts)
     share_values(net, o.group)
   end
   local is_tied = net.lm_head == nil
@@ -351,7 +357,7 @@ function M.pipeline(net, o)
   local _, first = callee:named_parameters()()
   net.stage_device = first.device
   local self = setmetatable({ module = net, callee = callee, group = o.group, order = o.order, chunks = o.chunks,
-    stages = stages, data = o.data, schedules = {}, stage_of = stage_finder(net, own),
+    stages = stages, data = o.data, same = o.same, schedules = {}, stage_of = stage_finder(net, own),
     checks_operations = os.getenv "LOCKSTEP_CHECK_PIPELINE" == "1",
     is_counted = has_last and (not owner or owner.rank == 0) }, Pipeline)
   if is_tied and (has_first or has_last) then

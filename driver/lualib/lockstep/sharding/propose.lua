@@ -265,13 +265,7 @@ local function try_experts(search, tp, cp, pp, found)
     return
   end
   for _, ep in ipairs(expert_sizes(search, dp * cp)) do
-    if pp == 1 or cp * ep == 1 then
-      try_grid(search, { tp = tp, cp = cp, ep = ep, pp = pp, dp = dp }, found)
-    elseif not search.has_refused then
-      search.has_refused = true -- one for all of them
-      search.losers[#search.losers + 1] = { grid = { cp = cp, ep = ep, pp = pp },
-        why = "sharding.parallelize refuses pp together with cp or ep" }
-    end
+    try_grid(search, { tp = tp, cp = cp, ep = ep, pp = pp, dp = dp }, found)
   end
 end
 

@@ -6,7 +6,12 @@
 ---
 --- A stage takes and gives hidden states [T, hidden]. The first takes ids, and the last gives the loss. Names of
 --- parameters stay those of the whole model.
+---
+--- Pictures: the first stage has the vision tower, and all layers behind which features of pictures are added
+--- (DeepStack). So later stages need no feature, and messages keep their shapes.
 
+local chunks = require "lockstep.nn.chunks"
+local context = require "lockstep.sharding.context"
 local core = require "lockstep.core"
 local nn = require "lockstep.nn"
 local plain = require "lockstep.plain"
@@ -46,7 +51,8 @@ local function cost_of(settings, layer)
   return size_of(layer) - all + all * settings.num_experts_per_tok / one:size(0)
 end
 
---- Returns the cost of each layer; the first has the embedding's in addition, and the last the head's.
+--- Returns the cost of each layer. The first has the embedding's and a vision tower's in addition, and the last the
+--- head's.
 ---@param net models.CausalLM
 ---@return number[]
 function M.costs(net)
@@ -55,7 +61,7 @@ function M.costs(net)
   -- Not this rank's own part of it: the last rank of tp may have a smaller one, and would cut elsewhere.
   local owner = splits.owner_of(net)
   local table_size = net.settings.vocab_size * net.settings.hidden_size / (owner and owner.size or 1)
-  costs[1] = costs[1] + table_size * EMBEDDING_PART
+  costs[1] = costs[1] + table_size * EMBEDDING_PART + (net.visual_layout and size_of(net.model.visual) or 0)
   costs[#costs] = costs[#costs] + table_size
   return costs
 end
@@ -99,18 +105,29 @@ function M.check(net, count)
   plain.check(is_model, "sharding.parallelize: pp needs a language model of models.load, not %s",
     nn.is_module(net) and "a " .. net.class_name or "a " .. type(net))
   local CausalLM = require("lockstep.models.decoder").CausalLM -- a script without pp need not load models
-  local has_own_pass = net.inputs ~= CausalLM.inputs or net.hidden ~= CausalLM.hidden or net.loss ~= CausalLM.loss
+  local loss = (context.is_attached(net) and getmetatable(net) or net).loss -- cp replaces the model's own
+  local has_own_pass = net.inputs ~= net.staged_inputs or net.hidden ~= CausalLM.hidden or loss ~= CausalLM.loss
   local loses_balance = net.settings.output_router_logits and net.balance_loss ~= CausalLM.balance_loss
     and not net.balance_size
   if has_own_pass or loses_balance then
     fail("pp cannot cut a %s, %s; take pp = 1 with tp and dp", net.class_name, loses_balance
       and "whose balance loss is not one of parts" or "whose pass is not the one of Llama and its kin")
   end
-  local layers = #net:decoder().layers
-  if layers < count then
-    fail("%d stages need as many layers, but the model has %d, so a stage would be empty; take fewer ranks along pp, "
-      .. "or fewer chunks", count, layers)
+  local layers, joined = #net:decoder().layers, M.joined_layers(net)
+  if layers - joined + 1 < count then
+    local about = joined > 1
+      and (", and the first %d, which take features of pictures, are on one stage"):format(joined)
+    fail("%d stages need as many layers, but the model has %d%s, so a stage would be empty; take fewer ranks along pp, "
+      .. "or fewer chunks", count, layers, about or "")
   end
+end
+
+--- Returns the number of layers that stay together on the first stage: those behind which features of pictures are
+--- added, or 1.
+---@param net models.CausalLM
+---@return integer
+function M.joined_layers(net)
+  return net.visual_layout and math.max(net.visual_columns / net.settings.hidden_size - 1, 1) or 1
 end
 
 --- Returns the stages of a model, balanced by cost.
@@ -119,8 +136,10 @@ end
 ---@return pipeline.Stage[]
 function M.plan(net, count)
   M.check(net, count)
-  local stages, first = {}, 1
-  for index, last in ipairs(M.divide(M.costs(net), count)) do
+  local stages, first, costs, joined = {}, 1, M.costs(net), M.joined_layers(net)
+  for _ = 2, joined do costs[1] = costs[1] + table.remove(costs, 2) end
+  for index, last in ipairs(M.divide(costs, count)) do
+    last = last + joined - 1
     stages[index] = { index = index, first = first, last = last, is_first = index == 1, is_last = index == count }
     first = last + 1
   end
@@ -155,6 +174,7 @@ function M.keep(net, own)
   end
   local is_tied = net.lm_head == nil
   if not (has_first or has_last and is_tied) then drop(body, "embed_tokens") end
+  if net.visual_layout and not has_first then drop(net.model, "visual") end
   if not has_last then drop(body, "norm") end
   if not has_last and not is_tied then drop(net, "lm_head") end
   for _, module in ipairs(dropped) do free(module) end
@@ -166,10 +186,13 @@ end
 ---@return integer?
 function M.carry_size(net) return net.balance_size and net:balance_size() or nil end
 
---- Calls a method of the model with a stage's input.
-local function with_input(net, callee, method, input, batch)
+--- Calls a method of the model with a stage's input. Then `finish` with its results, if given.
+local function with_input(net, callee, method, input, batch, finish)
   net.stage_input = input
-  return plain.finally(function() net.stage_input = nil end, callee[method], callee, batch)
+  return plain.finally(function() net.stage_input = nil end, context.with, net, batch, function()
+    if not finish then return callee[method](callee, batch) end
+    return finish(callee[method](callee, batch))
+  end)
 end
 
 --- Runs a stage that is not the last.
@@ -182,9 +205,10 @@ end
 ---@return torch.Tensor y
 ---@return torch.Tensor? carry
 function M.run(net, callee, stage, batch, x, carry)
-  local y, seconds = with_input(net, callee, "hidden", { stage = stage, x = x }, batch)
-  if not M.carry_size(net) then return y end
-  return y, net:balance_statistics(seconds, carry, y)
+  return with_input(net, callee, "hidden", { stage = stage, x = x }, batch, function(y, seconds)
+    if not M.carry_size(net) then return y end
+    return y, net:balance_statistics(chunks.gather_each(seconds), carry, y)
+  end)
 end
 
 --- Returns the sum of the losses and their count, on the last stage.

@@ -3,7 +3,9 @@
 local cut = require "lockstep.sharding.pipeline.cut"
 local dist = require "lockstep.distributed"
 local fixture = require "pipeline_fixture"
+local grids_fixture = require "lockstep.sharding.parallelize_fixture"
 local lora = require "lockstep.lora"
+local models = require "lockstep.models"
 local schedule = require "lockstep.sharding.pipeline.schedule"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
@@ -24,6 +26,19 @@ end
 t.test("AnEmptyStageIsAnError", function()
   t.raises("4 stages need as many layers, but the model has 3", sharding.parallelize,
     fixture.build("llama", { layers = 3 }), grid, { order = "interleaved", chunks = 2 })
+end)
+
+t.test("LayersThatTakeFeaturesOfPicturesAreOnOneStage", function()
+  t.raises("4 stages need as many layers, but the model has 3, and the first 2, which take features of pictures, are "
+    .. "on one stage, so a stage would be empty", sharding.parallelize, grids_fixture.build("qwen3_vl", 1), grid,
+    { order = "interleaved", chunks = 2 })
+  local stages = cut.plan(grids_fixture.build("qwen3_vl", 1), 2)
+  t.equal({ stages[1].last, stages[2].first, stages[2].last }, { 2, 3, 3 })
+end)
+
+t.test("AModelWithAnotherPassCannotBeCut", function()
+  t.raises("pp cannot cut a Gemma3ForConditionalGeneration, whose pass is not the one of Llama", sharding.parallelize,
+    models.load "tests/models/gemma3_vision", grid)
 end)
 
 t.test("OrdersAndChunksAreChecked", function()

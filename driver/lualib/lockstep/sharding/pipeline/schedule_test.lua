@@ -3,6 +3,7 @@
 local core_mimo = require "lockstep.core.mimo"
 local schedule = require "lockstep.sharding.pipeline.schedule"
 local t = require "lockstep.testing"
+local timing = require "lockstep.sharding.pipeline.timing"
 
 --- "F1.2" for the forward of micro-batch 2 on stage 1.
 local function computed(list)
@@ -118,6 +119,32 @@ t.test("300RandomSchedulesAreWholeAndKeepTheOrderOfEachPair", function()
     t.truthy(ok, ("case %d: %d ranks, %d chunks, %d micro-batches, %s, first trained %d: %s"):format(case, o.ranks,
       o.chunks, o.micro_batches, o.order, o.first_trained, tostring(message)))
   end
+end)
+
+t.test("AReplayInTheSchedulesUnitsTakesTheSchedulesTime", function()
+  for ranks = 2, 5 do
+    for _, order in ipairs(schedule.ORDERS) do
+      for chunks = 1, order == "1f1b" and 1 or 3 do
+        local plan, forward, backward = make(ranks, chunks, 2 * ranks, order), {}, {}
+        for s = 1, ranks * chunks do forward[s], backward[s] = 1, 2 end
+
+        local timed = timing.replay(plan.lists, { forward = forward, backward = backward })
+
+        local what = ("%d ranks, %s, %d chunks"):format(ranks, order, chunks)
+        t.near(timed.span, plan.span, 1e-12, what)
+        t.near(timed.bubble, plan.bubble, 1e-12, what)
+      end
+    end
+  end
+end)
+
+t.test("AReplayWaitsForTheSlowestStageAndForMessages", function()
+  local plan = make(2, 1, 3, "all_forwards_first")
+  -- Forwards of stage 2 end at 1 + 3, 7, 10; its backwards at 16, 22, 28; the first stage's last one at 30.
+  local timed = timing.replay(plan.lists, { forward = { 1, 3 }, backward = { 2, 6 } })
+  t.equal({ timed.span, timed.ends[1], timed.ends[2] }, { 30, 30, 28 })
+  t.near(timed.bubble, 1 - (3 * 3 + 3 * 9) / 60, 1e-12)
+  t.near(timing.replay(plan.lists, { forward = { 1, 3 }, backward = { 2, 6 }, message = 0.5 }).span, 32, 1e-12)
 end)
 
 -- The failure: two ranks that each send first. Nothing buffers a message, so both wait.

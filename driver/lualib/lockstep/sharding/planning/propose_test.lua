@@ -328,8 +328,6 @@ t.test("LosersSayWhy", function()
   local small = propose(LLAMA_70B, { gpus = 8, memory_gib = 80 })
   t.equal(#small, 0)
   t.truthy(tostring(small):match "^no grid fits\n.*needs [%d.]+ GiB of 64 %(80 %% of 80%)", tostring(small))
-  t.equal(propose(LLAMA_8B, { grid = { pp = 2, cp = 2 } }).losers[1].why,
-    "sharding.parallelize refuses pp together with cp or ep")
 end)
 
 t.test("GivenSizesThatNoGridHasSayWhy", function()
@@ -362,6 +360,10 @@ t.test("GivenSizesAreKept", function()
   for _, one in ipairs(propose(LLAMA_8B, { grid = { pp = 2, dp = 2 } })) do
     t.equal({ one.grid.pp, one.grid.dp }, { 2, 2 })
   end
+  local sizes = { pp = 2, cp = 2, ep = 8 }
+  local proposals = propose(QWEN_235B, { gpus = 256, tokens_per_step = 4096 * 256, grid = sizes })
+  t.truthy(#proposals > 0)
+  for _, one in ipairs(proposals) do t.equal({ one.grid.pp, one.grid.cp, one.grid.ep }, { 2, 2, 8 }) end
 end)
 
 t.test("ProposalsPrintAsATable", function()
