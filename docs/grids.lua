@@ -9,6 +9,7 @@ local END = "<!-- end of the table -->"
 
 local FAMILIES = { qwen3 = "Qwen3", qwen3_tied = "Qwen3 with a tied head",
   qwen3_few_kv = "Qwen3 with few heads of keys and values", qwen3_moe = "Qwen3-MoE", qwen3_vl = "Qwen3-VL",
+  qwen3_late_moe = "Qwen3-MoE with experts in late layers",
   qwen3_vl_moe = "Qwen3-VL-MoE", mixtral = "Mixtral", llama = "Llama", llama_tied = "Llama with a tied head" }
 
 --- What tests do with a grid.

@@ -159,6 +159,40 @@ add("pipeline/pipeline_state", "state", 4, { "qwen3_moe" }, { pp = 2, cp = 2 }, 
 add("pipeline/pipeline_state", "state", 4, { "llama_tied", "qwen3_moe" }, { pp = 2, tp = 2 },
   replicas(plain.copy(ORDERS[3], { sequence = true })))
 
+-- Products of pp with others. Orders, forms of attention, shards and replicas take turns.
+
+local function add_products(ranks, sizes, families, more)
+  for _, family in ipairs(families) do
+    local turn = (num_rows["pipeline/pipeline_products"] or 0) + 1
+    add("pipeline/pipeline_products", "train", ranks, { family }, sizes, plain.copy({
+      order = ORDERS[turn % 4 + 1].order, chunks = ORDERS[turn % 4 + 1].chunks, fully_shard = turn % 3 ~= 0 and {},
+      cp = sizes.cp and (turn % 2 == 0 and "ring" or "all_to_all") }, more or {}))
+  end
+end
+
+local PICTURES, EXPERTS = { "qwen3_vl", "qwen3_vl_moe" }, { "qwen3_moe", "qwen3_late_moe", "qwen3_vl_moe" }
+local ALL = { "qwen3", "qwen3_tied", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe" }
+
+for _, pp in ipairs { 2, 3 } do
+  for _ = 1, 2 do
+    add_products(pp, { pp = pp }, PICTURES)
+    add_products(2 * pp, { pp = pp, cp = 2 }, ALL)
+    add_products(2 * pp, { pp = pp, ep = 2 }, EXPERTS)
+  end
+  add_products(2 * pp, { pp = pp, cp = 2, ep = 2 }, EXPERTS)
+  add_products(2 * pp, { pp = pp, tp = 2 }, PICTURES)
+  add_products(2 * pp, { pp = pp, tp = 2 }, PICTURES, { sequence = true })
+  add_products(2 * pp, { pp = pp }, PICTURES)
+end
+add_products(8, { pp = 2, cp = 2, tp = 2 }, ALL)
+add_products(8, { pp = 2, cp = 2, tp = 2 }, { "qwen3_tied", "qwen3_moe", "qwen3_vl_moe" },
+  { sequence = true, cp = "ring" })
+add_products(8, { pp = 2, cp = 2 }, { "qwen3_tied", "qwen3_moe", "qwen3_vl" })
+add_products(8, { pp = 2, tp = 2, ep = 2 }, { "qwen3_late_moe", "qwen3_vl_moe" })
+add_products(8, { pp = 2, ep = 2 }, { "qwen3_moe", "qwen3_vl_moe" })
+add_products(8, { pp = 2, cp = 2, ep = 4 }, { "qwen3_moe", "qwen3_vl_moe" })
+add_products(8, { pp = 2, cp = 2, tp = 2, ep = 2 }, { "qwen3_moe", "qwen3_vl_moe" }, { sequence = true, cp = "ring" })
+
 -- Reading -------------------------------------------------------------------------------------------------
 
 M.AXES = { "tp", "cp", "ep", "pp", "dp" }

@@ -7,6 +7,7 @@ local dist = require "lockstep.distributed"
 local fixture = require "lockstep.sharding.parallelize_fixture"
 local models = require "lockstep.models"
 local run = require "lockstep.run"
+local runs = require "lockstep.sharding.grid_runs_fixture"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -58,9 +59,6 @@ function fixture.new_batch(form, seed)
   return batch
 end
 
-local ORDERS = { { order = "1f1b" }, { order = "interleaved", chunks = 2 }, { order = "all_forwards_first" },
-  { order = "all_forwards_first", chunks = 2 } }
-
 --- What one rank learns, computed once for all grids with the same batches.
 local alone = {}
 local function train_alone(form, seed, rows)
@@ -69,7 +67,7 @@ local function train_alone(form, seed, rows)
   return unpack(alone[key])
 end
 
-local made, count = {}, 0
+local made = {}
 local new_grid = sharding.grid
 
 --- Makes each grid once.
@@ -79,43 +77,15 @@ function sharding.grid(sizes)
   return made[key]
 end
 
---- Trains each form on a grid. Orders, forms of attention, shards and replicas take turns. `more` overrides options.
-local function check(sizes, forms, more)
-  for _, form in ipairs(forms) do
-    count = count + 1
-    local order = ORDERS[count % #ORDERS + 1]
-    local opts = copy({ order = order.order, chunks = order.chunks, cp = count % 2 == 0 and "ring" or "all_to_all",
-      fully_shard = count % 3 ~= 0 and {} }, more or {})
-    multiple = opts.sequence and sizes.tp * (sizes.cp or 1) or 1
-    local model = fixture.check(sizes, opts, { form = form, seed = 1, alone = train_alone,
-      clip = count % 2 == 0 and "model" or nil })
-    t.truthy(sharding.grid(sizes).pp == PP and model.chunks == (order.chunks or 1), form)
-  end
-end
+for _, row in ipairs(runs.of("pipeline/pipeline_products", "train", WORLD)) do
+  t.test("LearnsAsOneRank_" .. runs.name(row), function()
+    local o = row.options
+    multiple = o.sequence and row.sizes.tp * (row.sizes.cp or 1) or 1
 
-local ALL = { "qwen3", "qwen3_tied", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe" }
-local EXPERTS = { "qwen3_moe", "qwen3_late_moe", "qwen3_vl_moe" }
+    local model = fixture.check(row.sizes, o, { form = row.family, seed = 1, alone = train_alone,
+      clip = row.index % 2 == 0 and "model" or nil })
 
-if WORLD == PP then
-  t.test("PicturesGoThroughStages", function()
-    for _ = 1, 2 do check({ pp = PP }, { "qwen3_vl", "qwen3_vl_moe" }) end
-  end)
-end
-
-if WORLD == 2 * PP then
-  t.test("ChunksGoThroughStages", function()
-    for _ = 1, 2 do check({ pp = PP, cp = 2 }, ALL) end
-  end)
-
-  t.test("ExpertsOfStagesAreShared", function()
-    for _ = 1, 2 do check({ pp = PP, ep = 2 }, EXPERTS) end
-    check({ pp = PP, cp = 2, ep = 2 }, EXPERTS)
-  end)
-
-  t.test("PicturesGoThroughStagesInPartsAndInRows", function()
-    check({ pp = PP, tp = 2 }, { "qwen3_vl", "qwen3_vl_moe" })
-    check({ pp = PP, tp = 2 }, { "qwen3_vl", "qwen3_vl_moe" }, { sequence = true })
-    check({ pp = PP }, { "qwen3_vl", "qwen3_vl_moe" })
+    t.truthy(sharding.grid(row.sizes).pp == PP and model.chunks == (o.chunks or 1), row.family)
   end)
 end
 
@@ -170,17 +140,5 @@ if WORLD == 2 * PP then
       end)
     end
     t.equal(loss_of(again), loss_of(model))
-  end)
-end
-
-if WORLD == 8 then
-  t.test("ProductsOfThreeAxesLearnAsOneRank", function()
-    check({ pp = 2, cp = 2, tp = 2 }, ALL)
-    check({ pp = 2, cp = 2, tp = 2 }, { "qwen3_tied", "qwen3_moe", "qwen3_vl_moe" }, { sequence = true, cp = "ring" })
-    check({ pp = 2, cp = 2 }, { "qwen3_tied", "qwen3_moe", "qwen3_vl" }) -- x dp 2
-    check({ pp = 2, tp = 2, ep = 2 }, { "qwen3_late_moe", "qwen3_vl_moe" })
-    check({ pp = 2, ep = 2 }, { "qwen3_moe", "qwen3_vl_moe" }) -- x dp 4
-    check({ pp = 2, cp = 2, ep = 4 }, { "qwen3_moe", "qwen3_vl_moe" })
-    check({ pp = 2, cp = 2, tp = 2, ep = 2 }, { "qwen3_moe", "qwen3_vl_moe" }, { sequence = true, cp = "ring" })
   end)
 end
