@@ -44,7 +44,7 @@ local function fit()
     for _ = 1, 4 do least = math.min(least, seconds_of(sample(tokens))) end
     return least
   end
-  local short, long = 256, config.seq_len
+  local short, long = math.floor(config.seq_len / 8), config.seq_len
   local of_short, of_long = fastest(short), fastest(long)
   local quadratic = math.max(0, (of_long / long - of_short / short) / (long - short))
   return dist.all_gather_object { linear = of_short / short - quadratic * short, quadratic = quadratic }[1]

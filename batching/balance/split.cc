@@ -8,8 +8,8 @@
 #include <queue>
 #include <utility>
 
-// With S steps of R ranks, all levels would be (C + o) / (S R), where C is the cost of all samples
-// and o the overhead of those that are split. A sample above that level makes its step longer, so:
+// Let C be the cost of all samples, and o the overhead of those that are split. With S steps of R
+// ranks, all levels would be (C + o) / (S R). A sample above that level makes its step longer, so:
 //
 //    1. Split the samples above the level, most expensive first. Each one more raises o and the
 //       level a little; stop where the next sample is below.
@@ -21,9 +21,9 @@
 //    4. Bins with shares stay where they are. Sort the others by cost, and fill the steps with
 //       them, from the step with the highest level on.
 //
-// Samples below the level can also be too coarse to fill bins evenly. If the result is not close to
-// the ideal, a second try also splits those above half of it. The numbers of steps that are tried
-// are at most kMaxTries, so the whole is O(n log n).
+// Samples below the level can also be too coarse to fill bins evenly. If no number of steps gives
+// even bins, a second round also splits the samples above half of the level. A round tries at most
+// kMaxTries numbers of steps, so the whole is O(n log n).
 //
 // Source: the mixed placement of sequences in ByteScale (arXiv 2502.21231) and FlexSP (2412.01523);
 // the algorithm is our own. Tested by PlanSplit.* in plan_split_test.cc.
@@ -49,6 +49,7 @@ struct LongSample {
 struct Division {
   std::vector<LongSample> to_split;  // largest groups first
   std::vector<int64_t> rest;         // most expensive first
+  double cost = 0;                   // of all samples, with the overhead of those that are split
 };
 
 // Steps 1 and 2. `order` is by falling cost. Samples above `threshold` times the level are split.
@@ -67,6 +68,7 @@ Division Divide(absl::Span<const Sample> samples, const std::vector<int64_t>& or
       division.rest.push_back(i);
     }
   }
+  division.cost = cost;
   const double level = cost / bins;
   for (LongSample& one : division.to_split) {
     const Sample& sample = samples[static_cast<size_t>(one.sample)];
@@ -184,16 +186,14 @@ std::optional<std::vector<Bin>> SplitLongSamples(absl::Span<const Sample> sample
                                                  const std::vector<int64_t>& members,
                                                  const PlanOptions& options,
                                                  const std::vector<Bin>& whole) {
-  constexpr double kCloseToIdeal = 1.002;
+  constexpr double kCloseToEven = 1.002;
   constexpr int64_t kMaxTries = 8;
   const std::vector<int64_t> order = ByFallingCost(samples, members);
   int64_t tokens = 0;
-  double ideal = 0;
   bool may_split = false;
   for (const int64_t i : members) {
     const Sample& sample = samples[static_cast<size_t>(i)];
     tokens += sample.tokens;
-    ideal += sample.cost / options.ranks;
     may_split |= MostRanksOf(sample, options) > 1;
   }
   if (!may_split) return std::nullopt;
@@ -203,8 +203,9 @@ std::optional<std::vector<Bin>> SplitLongSamples(absl::Span<const Sample> sample
   const int64_t last = best_steps + 1;
   const int64_t first =
       std::max(CeilDiv(tokens, options.ranks * options.seq_len), last + 1 - kMaxTries);
+  bool is_even = false;  // all bins of the best plan are about as expensive as their mean
   for (const double threshold : {1.0, 0.5}) {
-    for (int64_t steps = first; steps <= last && best_makespan > kCloseToIdeal * ideal; ++steps) {
+    for (int64_t steps = first; steps <= last && !is_even; ++steps) {
       const Division division = Divide(samples, order, options, steps, threshold);
       if (division.to_split.empty()) continue;
       std::optional<std::vector<Bin>> bins =
@@ -221,6 +222,7 @@ std::optional<std::vector<Bin>> SplitLongSamples(absl::Span<const Sample> sample
       best = std::move(arranged);
       best_makespan = makespan;
       best_steps = used;
+      is_even = makespan * options.ranks <= kCloseToEven * division.cost;
     }
   }
   return best;

@@ -253,9 +253,9 @@ end
 --- Only samples that are longer than seq_len need either.
 ---
 --- `split` = {max_group = 8} lets groups of 2, 4 or 8 consecutive ranks share a long sample in a micro-step, if the
---- plan gets better. The other ranks hold their own samples meanwhile, and so do these beside their shares. Only samples
---- without images, videos, audio clips or other tensors are split. `overhead` = 0.05 is what splitting adds to the cost
---- of a sample. `group`: the ranks of the plan, if they are not all ranks of the run: grid:group "dp" for example. Not
+--- plan gets better. The other ranks hold their own samples meanwhile, and so do these next to their shares. Only
+--- samples without images, videos, audio clips or other tensors are split. `overhead` = 0.05 is what splitting adds to
+--- the cost of a sample. `group`: the ranks of the plan, if they are not all ranks of the run, as grid:group "dp". Not
 --- with a cost that is a function, and not with "round_robin". Give models the whole micro-batch: its field `shares`
 --- says which of its sequences are parts of samples.
 ---
