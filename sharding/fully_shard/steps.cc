@@ -12,12 +12,14 @@
 #include "torch/csrc/autograd/variable.h"
 
 // The order of collectives is the same on every rank. Gathers are issued by calls of units
-// and by nodes of backward, which one thread runs in an order that the graph alone decides. A unit
-// is prefetched by the order of the pass before, which all ranks have in common: they have compared
-// each of its collectives. A reduction is issued when backward leaves the unit, at the nodes that
-// made the unit's inputs. A unit without such inputs is reduced when its last gradient has come,
-// and all others at the end of backward. Every pass and every backward end with a turn of their
-// own: a rank that did less waits there for the others, or gets an error.
+// and by nodes of backward, which one thread runs in an order that the graph alone decides. Forward
+// prefetches a unit by the order of the pass before, and backward by the order of its own pass. All
+// ranks have both in common: they have compared each of the collectives. Whether a graph still
+// exists decides nothing, since Lua frees it at another time on each rank. A reduction is issued
+// when backward leaves the unit, at the nodes that made the unit's inputs. A unit without such
+// inputs is reduced when its last gradient has come, and all others at the end of backward. Every
+// pass and every backward end with a turn of their own: a rank that did less waits there for the
+// others, or gets an error.
 //
 // A unit that has been used stays gathered until another one needs its place. A module that is
 // called several times in a row, for tiles or chunks say, is gathered once, and backward finds the
@@ -34,13 +36,12 @@ bool InBackward() { return torch::autograd::get_current_graph_task_id() != -1; }
 }  // namespace
 
 struct Steps::Call : std::enable_shared_from_this<Steps::Call> {
-  Call(std::shared_ptr<Steps> owner, size_t of) : steps(std::move(owner)), unit(of) {
-    ++steps->units_[unit].live_calls;
-  }
-  ~Call() { --steps->units_[unit].live_calls; }
+  Call(std::shared_ptr<Steps> owner, size_t of, std::shared_ptr<Pass> in)
+      : steps(std::move(owner)), unit(of), pass(std::move(in)) {}
 
   std::shared_ptr<Steps> steps;
   size_t unit;
+  std::shared_ptr<Pass> pass;
   bool has_boundary = false;  // backward sees where it leaves the unit
   bool has_begun = false;
 };
@@ -132,6 +133,7 @@ Steps::Steps(const std::vector<UnitParameters>& units, const ShardGroups& groups
     sizes.push_back(largest_gradient);
   std::sort(sizes.begin(), sizes.end());
   pool_.set_sizes(std::move(sizes));
+  forward_ = NewPass();
   if (control_ == nullptr) return;
   turns_.emplace(control_.get(), std::move(names), options_.joins);
   // Where there are replicas, other ranks compare than those that gather.
@@ -144,6 +146,10 @@ Steps::~Steps() {
     for (size_t i = 0; i < unit.flat->num_parameters(); ++i)
       torch::autograd::impl::set_post_acc_grad_hooks(unit.flat->parameter(i), nullptr);
   }
+}
+
+std::shared_ptr<Steps::Pass> Steps::NewPass() const {
+  return std::make_shared<Pass>(Pass{.order = {}, .has_graph = std::vector<bool>(units_.size())});
 }
 
 void Steps::WatchGradients() {
@@ -260,18 +266,23 @@ void Steps::PrefetchForForward(size_t u) {
             last_order_.begin() + static_cast<std::ptrdiff_t>(end)});
 }
 
-void Steps::PrefetchForBackward(size_t u) {
+void Steps::PrefetchForBackward(const Call& call) {
   if (!turns_.has_value() || options_.prefetch == 0) return;
+  const std::vector<size_t>& order = call.pass->order;
+  if (backward_ != call.pass) {
+    backward_ = call.pass;
+    back_cursor_ = order.size();
+  }
   size_t here = back_cursor_;
-  if (u != 0) {
-    while (here > 0 && order_[here - 1] != u) --here;
+  if (call.unit != 0) {
+    while (here > 0 && order[here - 1] != call.unit) --here;
     if (here == 0) return;
     back_cursor_ = --here;
   }
   std::vector<size_t> candidates;
   while (here > 0 && candidates.size() < static_cast<size_t>(options_.prefetch)) {
     // Backward does not come to a unit without a graph.
-    if (units_[order_[--here]].live_calls > 0) candidates.push_back(order_[here]);
+    if (call.pass->has_graph[order[--here]]) candidates.push_back(order[here]);
   }
   Prefetch(candidates);
 }
@@ -313,7 +324,8 @@ void Steps::BeginForward(size_t u, const std::vector<at::Tensor>& inputs) {
     }
     if (u == 0 && !recomputes) {
       ++pass_;
-      last_order_ = std::exchange(order_, {});
+      last_order_ = forward_->order;
+      forward_ = NewPass();
       cursor_ = 0;
       if (turns_.has_value()) turns_->BeginPass();
     }
@@ -322,8 +334,9 @@ void Steps::BeginForward(size_t u, const std::vector<at::Tensor>& inputs) {
     Obtain(u);
     // A unit that is called outside of the root's forward tells no order.
     if (!recomputes && (u == 0 || units_[0].depth > 0)) {
-      if (u != 0 && (order_.empty() || order_.back() != u)) {
-        order_.push_back(u);
+      std::vector<size_t>& order = forward_->order;
+      if (u != 0 && (order.empty() || order.back() != u)) {
+        order.push_back(u);
         if (turns_.has_value()) turns_->Use(static_cast<int32_t>(u));
       }
       PrefetchForForward(u);
@@ -371,7 +384,10 @@ void Steps::AbandonForward(size_t u) {
 // An output that is a view may be changed in place later. Then it has another node, and only its
 // base keeps the node.
 void Steps::Attach(size_t u, const std::vector<at::Tensor>& outputs) {
-  const auto call = std::make_shared<Call>(shared_from_this(), u);
+  // Recomputed calls belong to the pass whose backward runs.
+  const std::shared_ptr<Pass>& pass = InBackward() && backward_ != nullptr ? backward_ : forward_;
+  pass->has_graph[u] = true;
+  const auto call = std::make_shared<Call>(shared_from_this(), u, pass);
   std::vector<base::NodePointer<Node>> begins;
   const auto add = [&](const base::NodePointer<Node>& node) {
     if (node != nullptr && std::find(begins.begin(), begins.end(), node) == begins.end())
@@ -405,7 +421,6 @@ void Steps::EnterBackward() {
   if (backward_entered_) return;
   if (must_recover_) Recover();
   backward_entered_ = true;
-  back_cursor_ = order_.size();
   const auto token = std::make_shared<BackwardToken>(weak_from_this());
   torch::autograd::Engine::get_default_engine().queue_callback([token] {
     token->is_done = true;
@@ -426,7 +441,7 @@ void Steps::BeginBackward(Call& call) {
   if (call.unit != 0) ReshardIdle(call.unit);
   unit.is_idle = false;
   Obtain(call.unit);
-  PrefetchForBackward(call.unit);
+  PrefetchForBackward(call);
 }
 
 void Steps::EndBackward(Call& call) {
@@ -473,6 +488,7 @@ void Steps::FinishBackward() {
     unit.flat->ForgetArrivals();
   }
   begun_.clear();
+  backward_ = nullptr;
   ReshardUnused();
   LeaveMasters();
   backward_entered_ = false;
@@ -482,6 +498,7 @@ void Steps::FinishBackward() {
 
 void Steps::AbandonBackward() {
   backward_entered_ = false;
+  backward_ = nullptr;
   must_recover_ = true;
   for (const std::shared_ptr<Call>& call : begun_) call->has_begun = false;
   for (Unit& unit : units_) unit.calls_begun = unit.boundaries = 0;

@@ -55,13 +55,19 @@ class Steps : public std::enable_shared_from_this<Steps> {
   struct Unit {
     std::unique_ptr<FlatUnit> flat;
     int depth = 0;         // of forward calls under way
-    int live_calls = 0;    // whose graph exists
     int calls_begun = 0;   // whose backward has begun and not ended
     int boundaries = 0;    // of these, the calls whose end backward will see
     bool is_idle = false;  // gathered, and nobody computes with it
     std::vector<base::NodePointer<torch::autograd::Node>> inputs;  // that made them
   };
 
+  // One forward pass of the whole model. Backward may come in another order of passes.
+  struct Pass {
+    std::vector<size_t> order;    // of units
+    std::vector<bool> has_graph;  // by unit: backward comes to it
+  };
+
+  std::shared_ptr<Pass> NewPass() const;
   void Do(Action action, size_t unit, std::optional<Phase> phase = std::nullopt,
           const std::string& terms = "");
   Terms TermsOf(Action action, size_t unit, const std::string& given);
@@ -72,7 +78,7 @@ class Steps : public std::enable_shared_from_this<Steps> {
   void Obtain(size_t unit);
   void Prefetch(const std::vector<size_t>& candidates);
   void PrefetchForForward(size_t unit);
-  void PrefetchForBackward(size_t unit);
+  void PrefetchForBackward(const Call& call);
   void ReshardIdle(size_t except);
   void ReshardUnused();
   void LeaveMasters();
@@ -91,9 +97,11 @@ class Steps : public std::enable_shared_from_this<Steps> {
   std::vector<Unit> units_;
   std::optional<Turns> turns_;
   int64_t pass_ = 0;
-  std::vector<size_t> order_, last_order_;  // of units in this forward pass, and in the one before
-  size_t cursor_ = 0;                       // in last_order_, forward
-  size_t back_cursor_ = 0;                  // in order_, backward
+  std::shared_ptr<Pass> forward_;   // the last one
+  std::shared_ptr<Pass> backward_;  // whose backward runs now
+  std::vector<size_t> last_order_;  // of units in the pass before forward_
+  size_t cursor_ = 0;               // in last_order_, forward
+  size_t back_cursor_ = 0;          // in backward_->order, backward
   int full_depth_ = 0;
   bool exchanges_ = false;  // small collectives travel with their comparison
   bool backward_entered_ = false;
