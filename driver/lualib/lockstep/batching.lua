@@ -261,9 +261,9 @@ end
 ---
 --- `worth_a_step` = 0.005 is the share of the makespan that one more micro-step must save.
 ---
---- `together` = true gives each rank the micro-batches of all `ranks`, for mimo.separate: batches[rank + 1] of the
---- calling rank has an array for each micro-step, {those of rank 0, of rank 1, ...}. `ranks` may differ from the
---- world's size then.
+--- `together` = true gives each rank the micro-batches of all `ranks`, for mimo.separate. batches[rank + 1] of the
+--- calling rank then has an array for each micro-step: {rank 0's, rank 1's, ...}. `ranks` may differ from the world's
+--- size.
 ---@param opts {samples: batching.Sample[]?, seq_len: integer, ranks: integer?, rank: integer?, [string]: any}
 ---@return batching.MicroBatch[][] batches
 ---@return batching.Report report

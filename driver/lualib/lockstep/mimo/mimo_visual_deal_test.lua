@@ -1,4 +1,4 @@
--- How pictures are dealt to the ranks of a tower: against the rules that the bridge has, in random cases.
+-- Deals pictures to the ranks of a tower in random cases, and compares with the rules that the bridge has.
 
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"

@@ -280,8 +280,8 @@ end
 ---
 --- A micro-batch has the batches of all language ranks, and every rank is given the same. The pictures of all of them
 --- are dealt to the ranks of the tower by their tokens. sharding.accumulate, sharding.evaluate, optim.clip_grad_norm,
---- models.save, lora.save and run:state work as on one rank, and a saved state goes on on any number of ranks, and in
---- the whole model.
+--- models.save, lora.save and run:state work as on one rank. A saved state goes on on any number of ranks, and in the
+--- whole model.
 ---
 --- Call lora.apply before. `parallel`: each part is replicated over its ranks, or sharded with the options
 --- `fully_shard`. A table of tp, cp and `sequence` splits the language model over the ranks of a grid, as

@@ -38,7 +38,7 @@ local AXES = { "tp", "cp", "tp_cp", "dp", "dp_cp", "ep", "expert_dp", "tp_cp_dp"
 ---@field ranks_of_all dist.Group? the ranks of the grid; nil: all ranks of the run
 ---@field private first integer the first of them
 ---@field private groups table<string, dist.Group>
-local Grid = {}
+local Grid = { first = 0 }
 Grid.__index = Grid
 
 ---@alias sharding.Axis "tp"|"cp"|"dp"|"dp_cp"|"pp"|"ep"|"tp_cp"|"expert_dp"|"tp_cp_dp"|"tp_cp_pp"
@@ -197,7 +197,7 @@ function M.grid(sizes, group)
     fail("group must have consecutive ranks, got {%s}", table.concat(ranks, ", "))
   end
   local grid = setmetatable(M.sizes(sizes, ranks and #ranks or dist.world_size()), Grid)
-  grid.groups, grid.ranks_of_all, grid.first = {}, group, ranks and ranks[1] or 0
+  grid.groups, grid.ranks_of_all, grid.first = {}, group, ranks and ranks[1] or nil
   local text = "tp %d, cp %d, ep %d, pp %d, dp %d, replicas %d"
   local found = disagreement.gather(text:format(grid.tp, grid.cp, grid.ep, grid.pp, grid.dp, grid.replicas),
     group)

@@ -84,6 +84,24 @@ t.test("GridsOfTheWorldHaveTheGroupsThatLoopsFind", function()
   end
 end)
 
+t.test("AGridOfSomeRanksIsThatOfAsManyRanks", function()
+  if WORLD == 1 then return end
+  local ranks = {}
+  for rank = 1, WORLD - 1 do ranks[rank] = rank end
+  if RANK > 0 then
+    local sizes = (WORLD - 1) % 2 == 0 and { tp = 2 } or { cp = WORLD - 1 }
+    local grid = sharding.grid(sizes, dist.group { ranks = ranks })
+    t.equal(grid.tp * grid.cp * grid.dp, WORLD - 1)
+    t.equal(grid:ranks "tp_cp_dp", ranks)
+    t.equal(grid:group("tp_cp"):ranks(), grid:ranks "tp_cp")
+    local sum = dist.all_reduce(torch.tensor(RANK + 0.0), "sum", { group = grid:group "tp_cp_dp" }):item()
+    t.equal(sum, WORLD * (WORLD - 1) / 2)
+  end
+  dist.barrier()
+  t.raises("group must have consecutive ranks, got {0, 2}", sharding.grid, {},
+    { ranks = function() return { 0, 2 } end })
+end)
+
 t.test("EachGroupCommunicates", function()
   local sizes = all_sizes(WORLD)
   local grid = sharding.grid(sizes[math.ceil(#sizes / 2)])
