@@ -2,6 +2,7 @@
 
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "driver/lua/bind/open.h"
+#include "driver/lua/bind/program/keep.h"
 #include "driver/lua/bind/torch/torch.h"
 #include "driver/lua/tensor/graph.h"
 
@@ -19,6 +20,7 @@ void PreloadModules(LuaVm& vm) {
   vm.Preload("lockstep.core.files", OpenFiles);
   vm.Preload("lockstep.core.graph", OpenGraph);
   vm.Preload("lockstep.core.images", OpenImages);
+  vm.Preload("lockstep.core.keep", OpenKeep);
   vm.Preload("lockstep.core.mimo", OpenMimo);
   vm.Preload("lockstep.core.safetensors", OpenSafetensors);
   vm.Preload("lockstep.core.sharding", OpenSharding);

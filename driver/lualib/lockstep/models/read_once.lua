@@ -1,7 +1,7 @@
 --- Weights that one rank reads and the others receive: models.load(dir, { read_once = true }).
 ---
---- Where every rank needs the same bytes of storage that many machines share, one rank reads them. What it has made of
---- each parameter, in the model's dtype and after layers are split, goes to the others in pieces.
+--- Where every rank needs the same bytes of storage that many machines share, one rank reads them. It sends each
+--- parameter to the others in pieces, in the model's dtype and after layers are split.
 
 local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
