@@ -1,6 +1,6 @@
 // Keeps the snapshots of a run on one machine, while its ranks end and are started again.
 //
-// Of each rank it holds the last two, so that one is whole while the other is written. A snapshot
+// It holds the last two of each rank, so that one is whole while the other is written. A snapshot
 // is there as a whole or not at all: a rank hands it over when it is written. The keeper ends, and
 // with it the memory, when it has served, holds nothing and nobody is connected; when the process
 // that it watches is gone; or when nobody was connected for some time.

@@ -1,4 +1,5 @@
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -77,16 +79,20 @@ void ExpectEnds(const std::string& name) {
   while (KeeperClient::Connect(name).ok()) usleep(1000);
 }
 
-// The kernel's count of the shared memory of all processes, in KiB.
-int64_t SharedMemory() {
-  FILE* file = std::fopen("/proc/meminfo", "r");
-  char line[256];
-  long long kib = -1;
-  while (std::fgets(line, sizeof(line), file) != nullptr) {
-    if (std::sscanf(line, "Shmem: %lld", &kib) == 1) break;
+// Returns whether a process of this user has the memory open.
+bool IsOpenSomewhere(const struct stat& memory) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  for (const auto& process : fs::directory_iterator("/proc")) {
+    for (fs::directory_iterator it(process.path() / "fd", error), end; !error && it != end;
+         it.increment(error)) {
+      struct stat other {};
+      if (stat(it->path().c_str(), &other) == 0 && other.st_ino == memory.st_ino &&
+          other.st_dev == memory.st_dev)
+        return true;
+    }
   }
-  std::fclose(file);
-  return kib;
+  return false;
 }
 
 // Returns the process whose command line has the name, or 0.
@@ -186,11 +192,14 @@ TEST(Keeper, StaysWhileItHoldsASnapshotAndEndsWithTheProcessThatItWatches) {
 
 TEST(Keeper, AKilledKeeperLeavesNoMemoryAndCallsSaySo) {
   const std::string name = NewName();
-  constexpr size_t kBytes = size_t{256} << 20;
-  const int64_t before = SharedMemory();
   KeeperClient keeper = Start(name);
-  ASSERT_TRUE(keeper.Put(Of(0, 1), SlabOf(std::string(kBytes, 'x')).fd()).ok());
-  EXPECT_GT(SharedMemory(), before + static_cast<int64_t>(kBytes >> 11));
+  struct stat memory {};
+  {
+    const Slab slab = SlabOf("weights");
+    ASSERT_EQ(fstat(slab.fd(), &memory), 0);
+    ASSERT_TRUE(keeper.Put(Of(0, 1), slab.fd()).ok());
+  }
+  EXPECT_TRUE(IsOpenSomewhere(memory));
 
   const pid_t pid = ProcessOf(name);
   ASSERT_GT(pid, 0);
@@ -198,7 +207,7 @@ TEST(Keeper, AKilledKeeperLeavesNoMemoryAndCallsSaySo) {
   waitpid(pid, nullptr, 0);
 
   EXPECT_EQ(keeper.Drop(0, 1).message(), "the keeper is gone");
-  EXPECT_LT(SharedMemory(), before + static_cast<int64_t>(kBytes >> 11));
+  EXPECT_FALSE(IsOpenSomewhere(memory));
 }
 
 TEST(KeeperName, IsTheFoldersOwn) {

@@ -2,7 +2,6 @@
 
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "driver/lua/bind/open.h"
-#include "driver/lua/bind/program/keep.h"
 #include "driver/lua/bind/torch/torch.h"
 #include "driver/lua/tensor/graph.h"
 

@@ -1,4 +1,4 @@
-#include "driver/lua/bind/program/keep.h"
+// lockstep.core.keep: snapshots in shared memory, and the process that keeps them.
 
 #include <algorithm>
 #include <cstdlib>
@@ -18,6 +18,7 @@
 #include "driver/keep/client.h"
 #include "driver/keep/name.h"
 #include "driver/keep/slab.h"
+#include "driver/lua/bind/open.h"
 #include "driver/lua/bind/program/safetensors.h"
 #include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/object.h"
