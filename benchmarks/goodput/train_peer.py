@@ -88,7 +88,7 @@ def main():
         set_state_dict(net, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"])
 
     starts = config.faults.split(",")
-    start = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    start = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     found = re.findall(r"(\w+)@(\d+)@(\d+)", starts[start] if start < len(starts) else "none")
     faults = {int(step): kind for kind, step, on in found if int(on) == rank}
     is_slow, pending, kept = False, None, []
