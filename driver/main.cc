@@ -16,10 +16,12 @@
 #include "c10/util/Exception.h"
 #include "c10/util/Logging.h"
 #include "driver/files/files.h"
+#include "driver/keep/name.h"
 #include "driver/launch/launcher.h"
 #include "driver/launch/list_scripts.h"
 #include "driver/launch/rank.h"
 #include "driver/launch/restarts.h"
+#include "driver/launch/template_process.h"
 #include "driver/ranks/world.h"
 #include "driver/settings/command_line.h"
 #include "driver/settings/environment.h"
@@ -56,6 +58,18 @@ std::string ScriptProblem(const std::string& script) {
   if (std::filesystem::is_directory(script, error)) return "it is a folder";
   if (access(script.c_str(), R_OK) != 0) return "it may not be read";
   return "";
+}
+
+// `lockstep keep --run-dir DIR`: becomes the keeper of the run's snapshots on this machine.
+int KeepSnapshots(const CommandLine& command_line) {
+  if (command_line.run_dir.empty())
+    return Complain("keep needs the run's folder: lockstep keep --run-dir runs/first");
+  const std::string name = KeeperName(command_line.run_dir);
+  if (name.empty()) return Complain("cannot read or write keep.id in " + command_line.run_dir);
+  const std::string program = FindRunfile("driver/keep/lockstep_keep");
+  const std::string argument = "--name=" + name;
+  execl(program.c_str(), program.c_str(), argument.c_str(), nullptr);
+  return Complain("cannot start " + program);
 }
 
 int Main(const std::vector<std::string>& arguments) {
@@ -101,6 +115,8 @@ int Main(const std::vector<std::string>& arguments) {
     }
     RunRank(*command_line, RankEnvironment{});
   }
+  if (command_line->script == "keep" && !std::filesystem::exists("keep"))
+    return KeepSnapshots(*command_line);
   // `lockstep check` and `lockstep propose` are scripts of the Lua library, unless there is a file
   // of that name.
   for (const std::string command : {"check", "propose"}) {
@@ -155,9 +171,11 @@ int Main(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   lockstep::driver::OpenStandardStreams();
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (auto given = lockstep::driver::ServeAsTemplate()) arguments = *given;
   lockstep::driver::SetLogLevel();
   try {
-    return lockstep::driver::Main(std::vector<std::string>(argv + 1, argv + argc));
+    return lockstep::driver::Main(arguments);
   } catch (const c10::Error& error) {
     std::fprintf(stderr, "lockstep: %s\n", error.what_without_backtrace());
   } catch (const std::exception& error) {

@@ -1,7 +1,9 @@
-"""Goodput of a run that faults strike, by cause, with --restarts. The same in plain PyTorch is not here yet.
+"""Goodput of a run that faults strike, by cause: with --restarts, with snapshots in memory, and in plain PyTorch.
 
     bazel build -c opt //driver:lockstep
-    python benchmarks/goodput/goodput.py bazel-bin/driver/lockstep --faults kill=30
+    python benchmarks/goodput/goodput.py bazel-bin/driver/lockstep --faults kill=30 --peer
+
+--peer also runs train_peer.py with torchrun, which needs this Python's torch to be the libtorch of the build.
 
 --faults: "all=20" strikes with kill, stop, socket, disk and slow in turn; "kill=30,stop=2" with so many of each. Steps
 and ranks are drawn from --seed. The run is first undisturbed. Prints:
@@ -119,6 +121,9 @@ def main():
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--timeout", type=int, default=5)
+    parser.add_argument("--memory-every", type=int, default=2)
+    parser.add_argument("--peer", action="store_true")
+    parser.add_argument("--only", default="", help="of the programs, those with this in their names")
     parser.add_argument("--seed", type=int, default=39)
     o = parser.parse_args()
     faults = draw(o.faults, o.steps, o.seed)
@@ -131,7 +136,19 @@ def main():
                         f"steps={o.steps}", "--set", f"every={o.every}", "--set", f"width={o.width}", "--set",
                         f"rows={o.rows}", *extra])
 
-        programs = [("lockstep, async", ours, [])]
+        def torchrun(name, given, extra):
+            os.makedirs(f"{folder}/{name}")
+            return Run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+                        "--max-restarts", restarts, str(HERE / "train_peer.py"), "--folder", f"{folder}/{name}",
+                        "--faults", given, "--steps", str(o.steps), "--every", str(o.every), "--width", str(o.width),
+                        "--rows", str(o.rows), "--timeout", str(o.timeout), *extra])
+
+        memory = ["--set", f"memory_every={o.memory_every}"]
+        programs = [("lockstep, async", ours, []), ("lockstep, memory", ours, memory)]
+        if o.peer:
+            programs.append(("torchrun, dcp.async", torchrun, []))
+        if o.only:
+            programs = [program for program in programs if o.only in program[0]]
         print(f"{o.steps} steps, saved every {o.every}; {faults}", flush=True)
         for name, run, extra in programs:
             undisturbed = run(f"{name} undisturbed", "none", extra)

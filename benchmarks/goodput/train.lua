@@ -31,7 +31,7 @@ local C, SIGKILL, SIGSTOP, SIGXFSZ, RLIMIT_FSIZE = ffi.C, 9, 19, 25, 1
 
 local rank = dist.rank()
 local config = run.config {
-  steps = 3000, every = 10, async = true,
+  steps = 3000, every = 10, async = true, memory_every = 0,
   width = 256, rows = 128,
   faults = { "none" }, -- by start of the run; several as "slow@3@1+kill@9@0"
   says_steps = true, -- with times, of the clock that all processes of the machine share
@@ -48,7 +48,8 @@ torch.manual_seed(1)
 local model = sharding.data_parallel(nn.Sequential { nn.Linear(config.width, config.width), nn.Tanh(),
   nn.Linear(config.width, config.width) })
 local optimizer = optim.AdamW(model:parameters(), { lr = 1e-3 })
-run:state({ model = model, optimizer = optimizer }, { every = config.every, async = config.async })
+run:state({ model = model, optimizer = optimizer }, { every = config.every, async = config.async,
+  memory_every = config.memory_every > 0 and config.memory_every or nil })
 run:resume()
 
 local is_slow = false

@@ -24,6 +24,7 @@
 #include "driver/files/append_file.h"
 #include "driver/launch/rank_output.h"
 #include "driver/launch/restarts.h"
+#include "driver/launch/template_process.h"
 #include "driver/network/printable.h"
 #include "driver/ranks/failure.h"
 #include "driver/ranks/signs_of_life.h"
@@ -142,11 +143,14 @@ class Console {
 // One start of the ranks, until all have ended.
 class Launcher {
  public:
-  Launcher(const CommandLine& command_line, int nproc, int num_restarts, Console& console)
+  // `ranks` forks those that are started again; nullptr: the run is never started again.
+  Launcher(const CommandLine& command_line, int nproc, int num_restarts, Console& console,
+           TemplateProcess* ranks)
       : command_line_(command_line),
         nproc_(nproc),
         num_restarts_(num_restarts),
         console_(console),
+        template_(ranks),
         output_(console.output()),
         store_(HostStore(num_restarts)),
         board_(nproc),
@@ -154,6 +158,7 @@ class Launcher {
 
   Attempt Run() {
     for (int rank = 0; rank < nproc_; ++rank) Start(rank);
+    if (template_ != nullptr) template_->Start();
     for (std::vector<int> ranks; !(ranks = Running()).empty();) {
       // Until a rank has ended, all may be stopped: by a scheduler that lets them go on later.
       const bool is_ending = ranks.size() < processes_.size();
@@ -224,8 +229,33 @@ class Launcher {
     return variables;
   }
 
-  // By exec: threads of libtorch do not survive a fork.
+  // Returns the process of a rank that the template forks, or -1.
+  pid_t Fork(int rank, int out, int err) {
+    if (template_ == nullptr || num_restarts_ == 0) return -1;
+    std::vector<std::string> arguments = Arguments();
+    arguments.erase(arguments.begin());
+    return template_->Fork(
+        {arguments, Environment(rank), out, err, board_.fd(), StepBoard::kVariable});
+  }
+
   void Start(int rank) {
+    const int out = output_.AddStream(rank, STDOUT_FILENO);
+    const int err = output_.AddStream(rank, STDERR_FILENO);
+    RankProcess process;
+    process.rank = rank;
+    process.pid = Fork(rank, out, err);
+    const int error = process.pid < 0 ? Spawn(rank, out, err, process.pid) : 0;
+    if (out >= 0) close(out);
+    if (err >= 0) close(err);
+    if (error != 0) {
+      for (RankProcess& started : processes_) kill(-started.pid, SIGKILL);
+      TORCH_CHECK(false, "cannot start rank ", rank, ": ", std::strerror(error));
+    }
+    processes_.push_back(process);
+  }
+
+  // By exec: threads of libtorch, which this process has, do not survive a fork.
+  int Spawn(int rank, int out, int err, pid_t& pid) {
     std::vector<std::string> arguments = Arguments();
     std::vector<std::string> variables = Environment(rank);
     std::vector<char*> argv;
@@ -238,8 +268,6 @@ class Launcher {
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    const int out = output_.AddStream(rank, STDOUT_FILENO);
-    const int err = output_.AddStream(rank, STDERR_FILENO);
     if (out >= 0) posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
     if (err >= 0) posix_spawn_file_actions_adddup2(&files, err, STDERR_FILENO);
     posix_spawnattr_t attributes;
@@ -254,19 +282,11 @@ class Launcher {
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setsigdefault(&attributes, &console_.signals());
 
-    RankProcess process;
-    process.rank = rank;
     const int error =
-        posix_spawn(&process.pid, "/proc/self/exe", &files, &attributes, argv.data(), envp.data());
+        posix_spawn(&pid, "/proc/self/exe", &files, &attributes, argv.data(), envp.data());
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&files);
-    if (out >= 0) close(out);
-    if (err >= 0) close(err);
-    if (error != 0) {
-      for (RankProcess& started : processes_) kill(-started.pid, SIGKILL);
-      TORCH_CHECK(false, "cannot start rank ", rank, ": ", std::strerror(error));
-    }
-    processes_.push_back(process);
+    return error;
   }
 
   // --- Watching ----------------------------------------------------------------------------------
@@ -434,6 +454,7 @@ class Launcher {
   const int nproc_;
   const int num_restarts_;
   Console& console_;
+  TemplateProcess* const template_;
   RankOutput& output_;
   HostedStore store_;
   StepBoard board_;
@@ -466,8 +487,12 @@ std::string NoteRestart(int count, const Attempt& attempt) {
 int Launch(CommandLine command_line, int nproc) {
   Console console;
   Restarts restarts(command_line.restarts.value_or(0));
+  TemplateProcess ranks;
   for (;;) {
-    const Attempt attempt = Launcher(command_line, nproc, restarts.count(), console).Run();
+    const bool may_restart = restarts.count() < command_line.restarts.value_or(0);
+    const Attempt attempt = Launcher(command_line, nproc, restarts.count(), console,
+                                     may_restart || restarts.count() > 0 ? &ranks : nullptr)
+                                .Run();
     const Restarts::Decision decision = restarts.After(attempt);
     if (!decision.text.empty()) console.output().Say(decision.text);
     if (!decision.starts_again) return console.WaitForReaders(attempt.exit_code);

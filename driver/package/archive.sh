@@ -27,6 +27,7 @@ for file in "$@"; do
     MODULE.bazel) version=$(sed -n 's/^    version = "\(.*\)",$/\1/p' "$file") ;;
     */libtorch/version) torch=$(<"$file") ;;
     driver/lockstep) strip -o "$to/lib/lockstep" "$file" ;;
+    driver/keep/lockstep_keep) install -D -m 755 -s "$file" "$to/lib/$name" ;;
     */libspng.so.0 | */libonig.so.5) install -D -m 644 "$file" "$to/lib/${file##*/}" ;;
     third_party/other_pythons.txt) ;;
     third_party/libarrow/requirements.txt) for_all_pythons "$file" >"$to/requirements-parquet.txt" ;;

@@ -18,6 +18,8 @@ const char kUsage[] =
   ./run                       an interactive session
   ./run check                 tries every rank's device and the ways between ranks, and names what
                               is wrong or slow
+  ./run keep --run-dir DIR    keeps this machine's snapshots of the run in memory: run:state with
+                              memory_every starts it by itself
   ./run propose MODEL --set gpus=N
                               grids that train a model on N GPUs, by predicted time and memory
   ./run --list [FOLDER]       the scripts of a folder, of scripts/ unless named, and what each does

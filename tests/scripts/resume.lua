@@ -13,6 +13,7 @@ local config = run.config {
   steps = 12,
   every = 1,
   async = false,
+  memory_every = 0,
   batch_size = 4, -- over all ranks
   dropout = 0.0, -- draws from each rank's own generator
   own_values = false, -- that differ from rank to rank
@@ -37,7 +38,8 @@ local optimizer = optim.AdamW(model:parameters(), { lr = 1e-2 })
 local dataset = sharding.dataset { size = 28, seed = 1 }
 local own = config.own_values and { rank = dist.rank() } or {}
 run:state({ model = model, optimizer = optimizer, data = dataset, own = own },
-  { every = config.every, keep = 2, async = config.async })
+  { every = config.every, keep = 2, async = config.async,
+    memory_every = config.memory_every > 0 and config.memory_every or nil })
 run:resume()
 
 local function loader()

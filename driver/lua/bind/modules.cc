@@ -19,6 +19,7 @@ void PreloadModules(LuaVm& vm) {
   vm.Preload("lockstep.core.files", OpenFiles);
   vm.Preload("lockstep.core.graph", OpenGraph);
   vm.Preload("lockstep.core.images", OpenImages);
+  vm.Preload("lockstep.core.keep", OpenKeep);
   vm.Preload("lockstep.core.mimo", OpenMimo);
   vm.Preload("lockstep.core.safetensors", OpenSafetensors);
   vm.Preload("lockstep.core.sharding", OpenSharding);

@@ -14,6 +14,7 @@ int OpenCheckpoint(lua_State* state);
 int OpenData(lua_State* state);   // sources, mixes and workers
 int OpenFiles(lua_State* state);  // folders, and checks that files are complete
 int OpenImages(lua_State* state);
+int OpenKeep(lua_State* state);  // snapshots in memory
 int OpenMimo(lua_State* state);
 int OpenSafetensors(lua_State* state);
 int OpenSharding(lua_State* state);

@@ -36,6 +36,7 @@ local qwen3 = require "lockstep.models.qwen3"
 local qwen3_moe = require "lockstep.models.qwen3_moe"
 local qwen3_vl = require "lockstep.models.qwen3_vl"
 local qwen3_vl_moe = require "lockstep.models.qwen3_vl_moe"
+local read_once = require "lockstep.models.read_once"
 local saving = require "lockstep.models.saving"
 local shards = require "lockstep.data.shards"
 local smollm3 = require "lockstep.models.families.smollm3"
@@ -138,6 +139,7 @@ function M.outline(caller, raw) return parameter.on_meta(find_class(caller, raw)
 ---@field part "visual"|"language"|nil
 ---@field grid sharding.Grid?
 ---@field parallel sharding.ParallelOptions?
+---@field read_once boolean|dist.Group|nil
 ---@field num_labels integer? gives a language model a new head for sequence classification
 
 --- Loads a model from a Hugging Face folder: config.json and *.safetensors, in one file or in several with an index.
@@ -159,6 +161,13 @@ function M.outline(caller, raw) return parameter.on_meta(find_class(caller, raw)
 --- the tower: model(batch) and model:visual(batch) return its tokens. "language" is all else, and takes these tokens as
 --- batch.visual. models.save writes the parts of all ranks as one folder.
 ---
+--- read_once: one rank reads the weights and sends them to the others, in place of a read by every rank: for storage
+--- that many machines share. true: all ranks load the same model; or the group of those that do. With `grid`: the ranks
+--- of dp and cp, whose parts are the same. With parameters shared out over ranks (`shard`, fully_shard of `parallel`)
+--- each rank reads its own part anyway. The receivers hold the weights in memory of their own. Collective.
+---
+---     local model = sharding.data_parallel(models.load(dir, { read_once = true }))
+---
 --- num_labels: a language model gets a head with random weights, `score`, in place of its own. model(batch) returns
 --- [sequences, num_labels]. A folder of a ...ForSequenceClassification, as models.save writes it then, needs no option.
 ---
@@ -169,10 +178,19 @@ function M.outline(caller, raw) return parameter.on_meta(find_class(caller, raw)
 function M.load(dir, opts)
   local o = options.read("models.load", opts, { dtype = options.optional, device = "cpu", ignore = options.optional,
     shard = options.optional, part = options.optional, grid = options.optional, parallel = options.optional,
-    num_labels = options.optional })
+    num_labels = options.optional, read_once = options.optional })
   plain.check(o.grid ~= nil or o.parallel == nil, "models.load: parallel is for a grid; give grid = sharding.grid {}")
   plain.check(o.grid == nil or o.shard == nil and o.part == nil, "models.load: %s is not for a model on a grid%s",
     o.part and "part" or "shard", o.part and "" or "; give parallel = { fully_shard = { ... } }")
+  local once = o.read_once
+  plain.check(not once or not o.shard,
+    "models.load: read_once is for ranks that hold the same weights; with shard each rank reads its own part")
+  if once and o.grid then
+    plain.check(once == true, "models.load: read_once is true for a model on a grid, whose groups are known")
+    plain.check((o.grid.ep or 1) == 1, "models.load: read_once does not know which experts are the same on a grid with "
+      .. "ep = %s; leave it out", o.grid.ep)
+    once = o.parallel and o.parallel.fully_shard == false and o.grid:group "dp_cp" or nil
+  end
   if o.dtype ~= nil then config.check_dtype("models.load", o.dtype) end
   local path = folder.find(dir, "models.load")
   local raw, text = config.read(path)
@@ -185,7 +203,8 @@ function M.load(dir, opts)
   model.generation, model.stop_ids = generation_config.read(path)
   config.check_stop_ids("config.json", raw.eos_token_id, model.settings.vocab_size)
   config.check_stop_ids("generation_config.json", model.stop_ids, model.settings.vocab_size)
-  local how = { path = path, device = o.device, dtype = o.dtype or config.dtype(raw), shard = o.shard }
+  local how = { path = path, device = o.device, dtype = o.dtype or config.dtype(raw), shard = o.shard,
+    once = read_once.of(once) }
   if changes then
     classification.add_head(tensors, raw, o.num_labels)
     local group = o.shard and o.shard.group or nil

@@ -399,9 +399,13 @@ function M.elastic(opts) return require "lockstep.run.elastic"(opts) end
 ---
 --- `async`: a save of `every` copies the state between two steps, and a thread writes it while the next steps run. One
 --- is under way at a time; the next waits, and the step line says how long. A write that failed is an error at the next
---- step or save, on every rank. All other saves, and the end of the run, wait for it. Collective.
+--- step or save, on every rank. All other saves, and the end of the run, wait for it.
+---
+--- `memory_every`: after every so many steps the ranks leave a snapshot of the state in memory, which a small process
+--- of each machine keeps (`lockstep keep`). run:resume takes the newest that is whole, in memory or on the disk.
+--- `memory_limit_gib`: an error if a machine's snapshots need more; default: half of its memory. Collective.
 ---@param objects table<string, any>
----@param opts {keep: integer?, every: integer?, async: boolean?}?
+---@param opts {keep: integer?, every: integer?, async: boolean?, memory_every: integer?, memory_limit_gib: number?}?
 function M:state(objects, opts)
   check_colon(self, "state")
   require("lockstep.state").register(objects, opts)

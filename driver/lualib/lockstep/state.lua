@@ -11,6 +11,7 @@ local core_state = require "lockstep.core.state"
 local dist = require "lockstep.distributed"
 local eviction = require "lockstep.state.eviction"
 local folder = require "lockstep.state.folder"
+local memory = require "lockstep.state.memory"
 local optimizers = require "lockstep.state.optimizers"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
@@ -27,6 +28,7 @@ local EVICTION_EXIT_CODE = 75
 
 local objects ---@type table<string, any>?
 local keep, every, is_async = 3, nil, false ---@type integer, integer?, boolean
+local memory_every ---@type integer?
 local left_out = {} ---@type string[] what run:resume was told to leave out, of names that are not registered
 local kept_step ---@type integer? of the state that was saved between steps, or resumed, last
 
@@ -41,10 +43,11 @@ end
 
 --- See run:state. Collective.
 ---@param given table<string, any>
----@param opts {keep: integer?, every: integer?, async: boolean?}?
+---@param opts {keep: integer?, every: integer?, async: boolean?, memory_every: integer?, memory_limit_gib: number?}?
 function M.register(given, opts)
-  local o = options.read("run:state", opts, { keep = 3, every = options.optional, async = false })
-  for _, name in ipairs { "keep", "every" } do
+  local o = options.read("run:state", opts, { keep = 3, every = options.optional, async = false,
+    memory_every = options.optional, memory_limit_gib = options.optional })
+  for _, name in ipairs { "keep", "every", "memory_every" } do
     local value = o[name]
     if value and not plain.is_whole(value, 1) then
       core.raise(("run:state: %s must be a whole number of at least 1, not %s"):format(name, tostring(value)))
@@ -52,6 +55,11 @@ function M.register(given, opts)
   end
   plain.check(not o.async or o.every,
     "run:state: async is for the saves of every = n, which is not given; run:save waits for its files")
+  local limit = o.memory_limit_gib
+  plain.check(limit == nil or type(limit) == "number" and limit > 0,
+    "run:state: memory_limit_gib must be a number above 0, not %s", tostring(limit))
+  plain.check(not limit or o.memory_every,
+    "run:state: memory_limit_gib is for the snapshots of memory_every = n, which is not given")
   plain.check(type(given) == "table" and getmetatable(given) == nil and next(given) ~= nil,
     "run:state: the objects come in a table by name, as in run:state { model = model }")
   for name, object in pairs(given) do
@@ -62,8 +70,11 @@ function M.register(given, opts)
   end
   agreement.together("run:state", function() return run.dir end) -- which another run may have
   agreement.same("run:state", { every = tostring(o.every or "none"), keep = tostring(o.keep),
-    async = tostring(o.async), objects = table.concat(plain.keys(given), ", ") }, "give every rank the same")
+    async = tostring(o.async), memory_every = tostring(o.memory_every or "none"),
+    objects = table.concat(plain.keys(given), ", ") }, "give every rank the same")
   background.finish() -- of the objects before
+  memory.begin(o.memory_every and { limit_gib = limit } or nil)
+  memory_every = o.memory_every
   objects, keep, every, is_async, kept_step, left_out = given, o.keep, o.every, o.async, nil, {}
   best.begin(nil)
   core_state.announce_saving()
@@ -123,9 +134,10 @@ function M.resume(opts)
   end
   check_registered("run:resume")
   background.finish()
-  local step, unknown = resuming.resume(objects,
+  local step, unknown, is_in_memory = resuming.resume(objects,
     { root = root(), from = o.from, without = o.without, config = run.progress.config })
   kept_step, left_out = step, unknown
+  if is_in_memory then kept_step = nil end -- the disk lacks it
   return step
 end
 
@@ -192,6 +204,10 @@ function M.between_steps(done, is_end)
   local slow = not asked and not is_end and eviction.after_step()
   local must_end = asked or slow
   local is_time = every and done > 0 and (is_end or done % every == 0)
+  if memory_every and memory.is_on() and done > 0 and done % memory_every == 0 and not must_end and not is_end then
+    optimizers.compare("run:save", objects)
+    memory.take(done, saving.share(objects, done, { config = run.progress.config, left_out = left_out }))
+  end
   -- The state that the script saved within the step may be older than the step's results.
   local goes_on = is_async and not must_end and not is_end
   if kept_step ~= done and (must_end or is_time) then
@@ -218,6 +234,9 @@ end
 
 --- The program calls it when the script has ended: a loop that was left by a break may have left a save under way.
 --- Collective if one is.
-function M.finish() background.finish() end
+function M.finish()
+  background.finish()
+  memory.finish()
+end
 
 return M

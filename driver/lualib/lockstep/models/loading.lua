@@ -9,6 +9,7 @@ local fully_shard = require "lockstep.sharding.fully_shard"
 local nn = require "lockstep.nn"
 local parallelize = require "lockstep.sharding.parallelize"
 local plain = require "lockstep.plain"
+local read_once = require "lockstep.models.read_once"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
@@ -47,13 +48,14 @@ end
 
 --- Drops tensors that the model does not need: old versions saved the rotary frequencies, and some folders hold a
 --- head although it is tied.
-local function drop_copies(model, tensors)
+local function drop_copies(model, tensors, opts)
   for name, tensor in pairs(tensors) do
     if name:match("%.rotary_emb%.inv_freq$") or model.is_unread and model:is_unread(name) then
       tensors[name] = nil
     elseif name == "lm_head.weight" and model.settings.tie_word_embeddings then
       local embedding = tensors["model.embed_tokens.weight"] or tensors["model.language_model.embed_tokens.weight"]
-      if embedding and not (shape(embedding) == shape(tensor) and torch.equal(embedding, tensor)) then
+      local is_read = read_once.reads(opts.once)
+      if embedding and is_read and not (shape(embedding) == shape(tensor) and torch.equal(embedding, tensor)) then
         fail("the config ties the head to the embedding (tie_word_embeddings), but lm_head.weight differs from it")
       end
       tensors[name] = nil
@@ -94,7 +96,7 @@ end
 
 --- The layout of a model that the files have. Throws where they contradict it.
 local function layout_of(model, tensors, opts)
-  drop_copies(model, tensors)
+  drop_copies(model, tensors, opts)
   local index = choose(model:layouts(), tensors)
   local layout = model:layouts()[index]
   check(opts.path, layout, tensors)
@@ -137,7 +139,8 @@ end
 --- Gives buffers their values. They have memory before, and keep their dtype; their names on disk are the same.
 local function fill_buffers(model, read, opts)
   for name, buffer in model:named_buffers() do
-    buffer:copy_(read(name))
+    if read_once.reads(opts.once) then buffer:copy_(read(name)) end
+    if opts.once then read_once.pass_on(opts.once, buffer) end
     buffer:set_data(buffer:to(opts.device))
   end
 end
@@ -149,6 +152,7 @@ end
 ---@field packed table<string, fun(): torch.Tensor> see models.quantized
 ---@field shard sharding.FullyShardOptions?
 ---@field parallel sharding.ParallelOptions? of a model on a grid
+---@field once models.ReadOnce?
 
 --- Returns stand-ins for the tensors of a state, which keep their whole shapes when layers are split.
 local function outlines(state)
@@ -179,21 +183,27 @@ function M.fill(model, tensors, opts)
   local layout, index = layout_of(model, tensors, opts)
   local names, own, values, copied = {}, model:state_dict(), {}, {}
   for name, p in model:named_parameters() do names[p] = name end
+  local is_read, order = read_once.reads(opts.once), {}
   for _, place in ipairs(nn.parameter_places(model)) do
     local name = names[place.tensor]
+    if not values[name] then order[#order + 1] = name end
     if not values[name] and is_as_on_disk(layout, name, own[name]) then
-      values[name] = read(name):to { device = opts.device, dtype = opts.dtype }
+      values[name] = is_read and read(name):to { device = opts.device, dtype = opts.dtype }
+        or torch.empty(own[name].shape, { device = opts.device, dtype = opts.dtype or tensors[name].dtype })
     elseif not values[name] then
       values[name] = torch.empty(place.tensor.shape, { device = opts.device, dtype = opts.dtype })
       copied[name] = true
     end
     place.fields[place.name] = values[name]:requires_grad_(true)
   end
-  torch.no_grad(function()
-    for name, view in pairs(next(copied) and model:layouts()[index] or {}) do
-      if not values[name] or copied[name] then view:copy_(read(name)) end
-    end
+  read_once.by_source(opts.once, function()
+    torch.no_grad(function()
+      for name, view in pairs(next(copied) and model:layouts()[index] or {}) do
+        if not values[name] or copied[name] then view:copy_(read(name)) end
+      end
+    end)
   end)
+  for _, name in ipairs(opts.once and order or {}) do read_once.pass_on(opts.once, values[name]) end
   fill_buffers(model, read, opts)
 end
 
@@ -218,13 +228,16 @@ local function read_files(model, tensors, opts)
   return files
 end
 
+--- The dtype that a parameter gets.
+local function dtype_on_disk(files, name, opts)
+  local is_there = is_as_on_disk(files.layout, name, files.own[name])
+  return opts.dtype or (is_there and files.tensors[name] or files.own[name]).dtype
+end
+
 --- Shards a model whose files have been read. A parameter that the files hold in another form is put together by the
 --- ranks that keep a part of it, one parameter at a time.
 local function shard(model, files, opts, shards)
-  local function dtype_of(name)
-    local is_there = is_as_on_disk(files.layout, name, files.own[name])
-    return opts.dtype or (is_there and files.tensors[name] or files.own[name]).dtype
-  end
+  local function dtype_of(name) return dtype_on_disk(files, name, opts) end
   local sharded, take = fully_shard.from_meta(model, shards, dtype_of, opts.device)
   local kept = {}
   for name, part in sharded:named_parameters() do kept[name] = part:numel() > 0 end
@@ -253,13 +266,23 @@ function M.fill_grid(model, tensors, grid, opts)
     if shards then return shard(model, files, opts, shards) end
     local metas, values = {}, {}
     for name, p in model:named_parameters() do metas[name] = p end
-    each_value(model, files, opts, function(name) return metas[name] ~= nil end, function(name, whole)
-      local meta = metas[name]
-      local split = splits.of(meta)
-      local part = split and splits.own(whole, split, name):contiguous():clone() or whole
-      values[meta] = part:to { device = opts.device, dtype = opts.dtype }:requires_grad_(true)
+    local function put(meta, value)
+      values[meta] = value:requires_grad_(true)
       splits.move(meta, values[meta])
+    end
+    local function is_read(name) return metas[name] ~= nil and read_once.reads(opts.once) end
+    each_value(model, files, opts, is_read, function(name, whole)
+      local split = splits.of(metas[name])
+      local part = split and splits.own(whole, split, name):contiguous():clone() or whole
+      put(metas[name], part:to { device = opts.device, dtype = opts.dtype })
     end)
+    for _, name in ipairs(opts.once and files.names or {}) do
+      local meta = metas[name]
+      if meta and not values[meta] then
+        put(meta, torch.empty(meta.shape, { device = opts.device, dtype = dtype_on_disk(files, name, opts) }))
+      end
+      if meta then read_once.pass_on(opts.once, values[meta]) end
+    end
     for _, place in ipairs(nn.parameter_places(model)) do place.fields[place.name] = values[place.tensor] end
   end)
 end

@@ -24,6 +24,7 @@ function M.name(step) return string.format("step-%08d", step) end
 ---@field step integer
 ---@field suffix string "" once it is complete; PART, OLD: what a killed run left; ".torn": set aside
 ---@field is_foreign boolean? another run's: it stays as it is
+---@field is_in_memory boolean? no folder: a snapshot that keepers have
 
 --- The folders of states in `root`, the latest step first.
 ---@param root string

@@ -8,6 +8,7 @@ local core_safetensors = require "lockstep.core.safetensors"
 local dist = require "lockstep.distributed"
 local folder = require "lockstep.state.folder"
 local files = require "lockstep.core.files"
+local memory = require "lockstep.state.memory"
 local plain = require "lockstep.plain"
 local settings = require "lockstep.state.settings"
 
@@ -70,6 +71,23 @@ local function read_latest(found)
   core.raise(("run:resume: none of the %d states in %s can be used; of the latest: %s. Restore one from a copy, or "
     .. "start again with another --run-dir"):format(#torn,
     found[1].suffix == "from" and found[1].path or found[1].path:match("^(.*)/"), first_problem))
+end
+
+--- Reads the newest snapshot in memory that is whole, unless this run's own state on the disk is newer.
+---@return table? state
+---@return state.Folder?
+local function read_memory(found)
+  local on_disk = found[1] and not found[1].is_foreign and found[1].step or -1
+  local tries = {}
+  while true do
+    local snapshot = memory.newest()
+    -- Twice: a share that was damaged here may be whole on another machine.
+    local count = snapshot and (tries[snapshot.step] or 0)
+    if not snapshot or snapshot.step < on_disk or count == 2 then return nil end
+    tries[snapshot.step] = count + 1
+    local state = memory.read(snapshot)
+    if state then return state, { path = "memory", step = snapshot.step, suffix = "", is_in_memory = true } end
+  end
 end
 
 --- The values by name, decoded: all of them before anything is changed.
@@ -199,11 +217,12 @@ local function restore_the_rest(plan, own, saved)
 end
 
 --- Loads the latest state in `root` into the objects. Returns the number of steps done, or nil without a state, and the
---- names of `without` that the script does not register. Collective.
+--- names of `without` that the script does not register, and whether it came from memory. Collective.
 ---@param objects table<string, any>
 ---@param opts {root: string, from: string?, without: string[], config: table?} config: the run's
 ---@return integer?
 ---@return string[]
+---@return boolean
 function M.resume(objects, opts)
   local own, unknown = read_without(objects, opts.without)
   -- Rank 0 lists: what another sees of a folder may be late.
@@ -211,14 +230,15 @@ function M.resume(objects, opts)
     return dist.rank() == 0 and candidates(opts.root, opts.from) or {}
   end)
   found = agreement.values(found)[1]
-  if #found == 0 then
+  local state, one, torn = read_memory(found)
+  if not state and #found == 0 then
     plain.check(#unknown <= 0,
       'run:resume: without names "%s", which is not registered, and there is no state', unknown[1])
     best.begin(nil)
     require("lockstep.log").go_on_from(0)
-    return nil, {}
+    return nil, {}, false
   end
-  local state, one, torn = read_latest(found)
+  if not state then state, one, torn = read_latest(found) end
   local step, where = state.marker.step, one.path
   local plan = agreement.together("run:resume: the state in " .. where .. " does not fit", function()
     local collected = contents.collect(own)
@@ -242,9 +262,9 @@ function M.resume(objects, opts)
   end
   local changes = settings.config_changes(plan.values, opts.config)
   require("lockstep.log").go_on_from(step, ("resumed from %s, after %d steps%s%s"):format(where, step,
-    torn > 0 and (" (%d later states could not be used)"):format(torn) or "",
+    torn and torn > 0 and (" (%d later states could not be used)"):format(torn) or "",
     #changes > 0 and "; the configuration differs: " .. table.concat(changes, ", ") or ""))
-  return step, unknown
+  return step, unknown, one.is_in_memory == true
 end
 
 --- Loads the modules of the best state in `root` into those among the objects; returns the state's record, or nil

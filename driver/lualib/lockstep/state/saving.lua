@@ -208,13 +208,10 @@ local function work(save, steps)
   return not save.is_background and save.job:wait() or nil
 end
 
---- Starts to save the objects in `root`. Collective.
----@param objects table<string, any>
----@param step integer steps that are done
----@param opts state.SaveOptions
----@return state.Save
-function M.begin(objects, step, opts)
-  local root, is_first = opts.root, dist.rank() == 0
+local function as_it_is(_, tensor, is_passing) return is_passing and tensor:cpu():clone() or tensor end
+
+--- Returns what all objects hold, after the ranks have compared it, and which values differ by rank. Collective.
+local function collect(objects, step, opts)
   check_same_step(step)
   local collected = agreement.together("run:save", contents.collect, objects)
   collected.tensors = stages.complete(collected.tensors)
@@ -224,7 +221,30 @@ function M.begin(objects, step, opts)
     settings.config_values(opts.config), settings.left_out_values(opts.left_out), best.values() } do
     for name, value in pairs(values) do collected.values[name] = value end
   end
-  local save = { step = step, root = root, keep = opts.keep, kinds = compare_values(collected.values),
+  return collected, compare_values(collected.values)
+end
+
+--- Returns this rank's tensors of a state that is not written to files, by "model" or "state" and by name, and which
+--- values differ by rank. The tensors may be the objects' own. Collective.
+---@param objects table<string, any>
+---@param step integer steps that are done
+---@param opts {config: table?, left_out: string[]}
+---@return table<string, table<string, torch.Tensor>>
+---@return table<string, string>
+function M.share(objects, step, opts)
+  local collected, kinds = collect(objects, step, opts)
+  return agreement.together("run:save", function() return (share_of(collected, kinds, as_it_is)) end), kinds
+end
+
+--- Starts to save the objects in `root`. Collective.
+---@param objects table<string, any>
+---@param step integer steps that are done
+---@param opts state.SaveOptions
+---@return state.Save
+function M.begin(objects, step, opts)
+  local root, is_first = opts.root, dist.rank() == 0
+  local collected, kinds = collect(objects, step, opts)
+  local save = { step = step, root = root, keep = opts.keep, kinds = kinds,
     is_background = opts.copy ~= nil,
     caller = opts.copy and ("run:save: the state after %d steps was not saved"):format(step) or "run:save" }
   agreement.together("run:save", function()
@@ -237,7 +257,6 @@ function M.begin(objects, step, opts)
     end
     folder.begin(root, step)
   end)
-  local function as_it_is(_, tensor, is_passing) return is_passing and tensor:cpu():clone() or tensor end
   local steps = agreement.together("run:save", function()
     local parts, steps
     parts, save.weights = share_of(collected, save.kinds, opts.copy or as_it_is)

@@ -1,0 +1,295 @@
+--- Snapshots of the state in memory: run:state(objects, { memory_every = n }).
+---
+--- Each rank writes its share of the state into shared memory without a name, and hands that to the keeper of its
+--- machine: a small process that outlives the ranks. With several machines it also sends the share to a rank of the
+--- next one, which hands it to the keeper there. A keeper has a share as a whole or not at all, and the last two of
+--- each rank, so that one is whole while the other is written. The program's side is driver/keep/.
+
+local agreement = require "lockstep.state.agreement"
+local core = require "lockstep.core"
+local core_keep = require "lockstep.core.keep"
+local core_safetensors = require "lockstep.core.safetensors"
+local dist = require "lockstep.distributed"
+local files = require "lockstep.core.files"
+local plain = require "lockstep.plain"
+local routes = require "lockstep.state.routes"
+local run = require "lockstep.run"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local CALLER = "run:state: memory_every"
+--- The name of the entry of a share's metadata that describes the state.
+local MARKER = "lockstep"
+local GIB = 2 ^ 30
+--- Bytes of one message to another machine.
+local PIECE = 64 * 2 ^ 20
+
+local keeper ---@type lockstep.core.keep.Keeper?
+local name ---@type string? of the keepers; nil: there are no snapshots
+local limit_gib ---@type number?
+local resumed ---@type integer the step that this process has resumed from
+--- What this process has handed over, by owner: the last one first.
+local held = {} ---@type table<integer, {step: integer, slab: lockstep.core.keep.Slab}[]>
+
+local function say(text) io.stderr:write("lockstep: ", text, "\n") end
+
+local function connect()
+  local reason
+  keeper, reason = core_keep.connect(name, true)
+  if not keeper then error(reason, 0) end
+end
+
+--- Calls fn(keeper). If the keeper is gone, says so and calls fn with a new one, which holds nothing.
+local function ask(fn)
+  local ok, result = pcall(fn, keeper)
+  if ok then return result end
+  if not tostring(result):find("the keeper is gone", 1, true) then error(result, 0) end
+  say(("rank %d: the keeper of this machine's snapshots in memory is gone, and they with it; another is started")
+    :format(dist.rank()))
+  held = {}
+  connect()
+  return fn(keeper)
+end
+
+--- Begins to take snapshots, or ends it if there is no `opts`. Collective.
+---@param opts {limit_gib: number?}?
+function M.begin(opts)
+  M.finish()
+  name = nil
+  if not opts or package.loaded["lockstep.dry_run"] then return end
+  local own = agreement.together(CALLER, function()
+    if dist.rank() ~= 0 then return "" end
+    local found = core_keep.name(run.dir)
+    plain.check(found, "cannot read or write %s/keep.id", run.dir)
+    return found
+  end)
+  -- A test's ranks act as several machines.
+  name = agreement.values(own)[1] .. (os.getenv "LOCKSTEP_KEEPER" or "")
+  limit_gib, resumed = opts.limit_gib, 0
+  agreement.together(CALLER, connect)
+end
+
+--- Returns whether snapshots are taken.
+---@return boolean
+function M.is_on() return name ~= nil end
+
+--- Frees what this rank has handed over, at the end of the run.
+function M.finish()
+  if keeper then
+    for owner, found in pairs(held) do
+      for _, one in ipairs(found) do pcall(keeper.drop, keeper, owner, one.step) end
+    end
+  end
+  keeper, name, held = nil, nil, {}
+  collectgarbage() -- closes the connection
+end
+
+-- Taking a snapshot -----------------------------------------------------------------------------------
+
+local function memory_of_the_machine()
+  return tonumber(plain.read_file("/proc/meminfo"):match "MemTotal:%s*(%d+)") * 1024
+end
+
+--- Raises, on every rank, if the snapshots of a machine are larger than the limit.
+local function check_limit(ranks, to)
+  local bytes, num = {}, {}
+  local function add(machine, size)
+    bytes[machine], num[machine] = (bytes[machine] or 0) + 2 * size, (num[machine] or 0) + 1
+  end
+  for rank, one in ipairs(ranks) do
+    add(one.keeper, one.bytes)
+    if to[rank - 1] then add(ranks[to[rank - 1] + 1].keeper, one.bytes) end
+  end
+  for rank, one in ipairs(ranks) do
+    if bytes[one.keeper] > one.limit then
+      core.raise(("%s: the machine of rank %d needs %.3g GiB of memory for two snapshots of each of %d shares, and the "
+        .. "limit is %.3g GiB; allow more with memory_limit_gib, share the state out with sharding.fully_shard, or "
+        .. "leave memory_every out"):format(CALLER, rank - 1, bytes[one.keeper] / GIB, num[one.keeper],
+        one.limit / GIB))
+    end
+  end
+end
+
+--- Returns shared memory of so many bytes for the owner's next snapshot: that of the one before the last, if it fits.
+local function slab_for(owner, bytes)
+  local found = held[owner]
+  if not found then -- what a process before this one left: all but what this one has resumed from
+    found = {}
+    held[owner] = found
+    for _, one in ipairs(ask(function(k) return k:list() end)) do
+      if one.owner == owner and one.step ~= resumed then ask(function(k) k:drop(owner, one.step) end) end
+    end
+  end
+  if #found == 2 then
+    local oldest = table.remove(found)
+    ask(function(k) k:drop(owner, oldest.step) end)
+    if oldest.slab:bytes() == bytes then return oldest.slab end
+  end
+  return core_keep.slab(bytes)
+end
+
+local function hand_over(slab, owner, step, crc32)
+  ask(function(k) k:put(slab, owner, step, dist.world_size(), crc32) end)
+  held[owner] = held[owner] or {} -- of a new keeper
+  table.insert(held[owner], 1, { step = step, slab = slab })
+end
+
+--- Sends a share to another machine, piece by piece, or receives it.
+local function pass_on(route, ranks, own)
+  local bytes, is_from = ranks[route.from + 1].bytes, route.from == dist.rank()
+  local slab = is_from and own or slab_for(route.from, bytes)
+  local content = slab:tensor()
+  for at = 0, bytes - 1, PIECE do
+    local part = content:narrow(0, at, math.min(PIECE, bytes - at))
+    if is_from then
+      dist.send(part:to(dist.device()), route.to)
+    else
+      part:copy_(dist.recv(torch.empty(part.shape, { dtype = torch.uint8, device = dist.device() }), route.from))
+    end
+  end
+  return slab
+end
+
+--- Takes a snapshot. Collective.
+---@param step integer steps that are done
+---@param parts table<string, table<string, torch.Tensor>> this rank's tensors by "model" or "state", and by name
+---@param kinds table<string, string> see state.Save
+function M.take(step, parts, kinds)
+  local rank, world = dist.rank(), dist.world_size()
+  local packed = agreement.together(CALLER, function()
+    local tensors = {}
+    for kind, part in pairs(parts) do
+      for own, tensor in pairs(part) do tensors[kind .. "/" .. own] = tensor end
+    end
+    ask(function(k) return k:list() end) -- whether it is there
+    return core_keep.pack(CALLER, tensors,
+      { [MARKER] = core.json_encode { step = step, world_size = world, values = kinds } })
+  end)
+  local limit = limit_gib and limit_gib * GIB or memory_of_the_machine() / 2
+  local ranks = agreement.values { bytes = packed:bytes(), keeper = keeper:number(), limit = limit }
+  local order, to = routes.between(ranks)
+  check_limit(ranks, to)
+  local slab, crc32
+  slab = agreement.together(CALLER, function()
+    local found = slab_for(rank, packed:bytes())
+    crc32 = packed:write(found)
+    hand_over(found, rank, step, crc32)
+    return found
+  end)
+  if #order == 0 then return end
+  local checksums = agreement.texts(crc32)
+  for _, route in ipairs(order) do
+    if route.from == rank then pass_on(route, ranks, slab) end
+    if route.to == rank then hand_over(pass_on(route, ranks), route.from, step, checksums[route.from + 1]) end
+  end
+end
+
+-- Resuming --------------------------------------------------------------------------------------------
+
+---@class state.Snapshot
+---@field step integer
+---@field world integer
+---@field holders table<integer, integer[]> ranks whose machine has the owner's share, by owner
+---@field is_everywhere table<integer, boolean>
+
+--- Returns the newest snapshot that the machines have whole, or nil. Collective.
+---@return state.Snapshot?
+function M.newest()
+  if not name then return nil end
+  local own = agreement.together(CALLER, function() return ask(function(k) return k:list() end) end)
+  local by_key, found = {}, nil
+  for rank, list in ipairs(agreement.values(own)) do
+    for _, one in ipairs(list) do
+      local key = one.step .. " " .. one.world
+      by_key[key] = by_key[key] or { step = one.step, world = one.world, holders = {}, bytes = {} }
+      local snapshot = by_key[key]
+      snapshot.holders[one.owner] = snapshot.holders[one.owner] or {}
+      snapshot.bytes[one.owner] = one.bytes
+      table.insert(snapshot.holders[one.owner], rank - 1)
+    end
+  end
+  for _, key in ipairs(plain.keys(by_key)) do
+    local snapshot = by_key[key]
+    local is_whole = true
+    for owner = 0, snapshot.world - 1 do is_whole = is_whole and snapshot.holders[owner] ~= nil end
+    if is_whole and (not found or snapshot.step > found.step) then found = snapshot end
+  end
+  return found
+end
+
+--- Returns the shares that this machine has, by owner. Raises an error if one is damaged, which the keeper then drops.
+--- The ranks of a machine check a part of them each.
+local function take_from_keeper(snapshot)
+  local shares, damaged = {}, nil
+  for owner = 0, snapshot.world - 1 do
+    local holders, place = snapshot.holders[owner], nil
+    for i, rank in ipairs(holders) do place = rank == dist.rank() and i or place end
+    if place then
+      shares[owner] = keeper:get(owner, snapshot.step)
+      if owner % #holders == place - 1 then
+        local crc32 = select(2, files.checksum(shares[owner]:path()))
+        for _, one in ipairs(keeper:list()) do
+          if one.owner == owner and one.step == snapshot.step and one.crc32 ~= crc32 then
+            keeper:drop(owner, snapshot.step)
+            damaged = ("rank %d's share has the checksum %s, but %s was noted"):format(owner, crc32, one.crc32)
+          end
+        end
+      end
+    end
+  end
+  if damaged then error(damaged, 0) end
+  return shares
+end
+
+--- Gives the shares of other machines to the ranks that lack them. Collective.
+local function gather(snapshot, shares)
+  for owner = 0, snapshot.world - 1 do
+    local holders, bytes = snapshot.holders[owner], snapshot.bytes[owner]
+    local slab = shares[owner]
+    for at = 0, #holders < dist.world_size() and bytes - 1 or -1, PIECE do
+      slab = slab or core_keep.slab(bytes)
+      local part = slab:tensor():narrow(0, at, math.min(PIECE, bytes - at))
+      local passed = dist.broadcast(part:to(dist.device()), holders[1])
+      if not shares[owner] then part:copy_(passed) end
+    end
+    shares[owner] = slab
+  end
+end
+
+local function read_shares(snapshot, shares)
+  local state = { tensors = {}, owners = {} }
+  for owner = 0, snapshot.world - 1 do
+    local tensors, metadata = core_safetensors.read(shares[owner]:path(), CALLER)
+    state.marker = core.json_decode(metadata[MARKER], CALLER)
+    for full, tensor in pairs(tensors) do
+      local kind, own = full:match "^(%a+)/(.*)$"
+      state.tensors[own], state.owners[own] = tensor, kind == "model" and "model" or own:match "^([%w_]+)%."
+    end
+  end
+  return state
+end
+
+--- Reads a snapshot, as resuming reads the files of a state. Returns nil if it is damaged; M.newest then finds another.
+--- Collective.
+---@param snapshot state.Snapshot
+---@return table?
+function M.read(snapshot)
+  local shares, problem = agreement.try(take_from_keeper, snapshot)
+  local state
+  if not problem then
+    gather(snapshot, shares)
+    state, problem = agreement.try(read_shares, snapshot, shares)
+  end
+  if not problem then
+    resumed = snapshot.step
+    return state
+  end
+  if dist.rank() == 0 then
+    say(("run:resume: the snapshot in memory after %d steps cannot be used: %s; what is next newest is used"):format(
+      snapshot.step, problem))
+  end
+  return nil
+end
+
+return M
