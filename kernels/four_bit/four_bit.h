@@ -6,7 +6,7 @@
 //
 // From Lua: models.load(folder, { load_in_4bit = true }).
 //
-// The format is that of bitsandbytes. The numbers of a matrix, row after row, are cut into blocks.
+// The format is bitsandbytes'. The numbers of a matrix, row after row, are cut into blocks.
 // Each is one of 16 values ("nf4": quantiles of a normal distribution; "fp4": a sign and three
 // bits) times its block's largest magnitude, absmax. A byte has two of them; the first is in the
 // upper bits. With double quantization absmax itself is a byte:

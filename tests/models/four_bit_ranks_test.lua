@@ -140,6 +140,11 @@ t.test("AGridIsAnError", function()
     { grid = sharding.grid {} })
 end)
 
+t.test("StagesRefuseThem", function()
+  t.raises("layers in 4 bits cannot be divided into stages", sharding.parallelize, models.load(FOLDER),
+    sharding.grid { pp = 2 }, {})
+end)
+
 t.test("TensorParallelRefusesThem", function()
   t.raises("is of the class Linear4bit", sharding.parallelize, models.load(FOLDER), sharding.grid { tp = 2 }, {})
 end)

@@ -23,7 +23,6 @@ import peft
 import safetensors.torch
 import torch
 import transformers
-from bitsandbytes.backends.default import ops as default_ops
 from bitsandbytes.backends.utils import CODE
 
 HERE = pathlib.Path(__file__).parent

@@ -66,8 +66,8 @@ local function count_places(model)
   return counts
 end
 
---- Returns the linear layers that are to be in 4 bits, with the names of their weights, by their fields. Of a folder in
---- 4 bits these are the ones that it has so. Else all but the head, routers of experts, and weights that layers share.
+--- Returns the linear layers that are to be in 4 bits, with the names of their weights, by their fields. A folder in 4
+--- bits says which. For others these are all but the head, routers of experts, and layers that share a weight.
 ---@param model models.CausalLM
 ---@param o models.FourBitOptions
 ---@param matrices table<string, nn.FourBitMatrix> of the folder

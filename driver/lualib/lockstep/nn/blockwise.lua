@@ -1,8 +1,8 @@
 --- Numbers of 8 bits in blocks, as bitsandbytes stores moments of optimizers and the magnitudes of 4-bit weights.
 ---
 --- A block's numbers are divided by its largest magnitude, absmax. Each becomes the nearest of 256 values, which are
---- dense near 0: a sign, an exponent whose length varies, and a fraction (arXiv 1511.04561). Of numbers that are never
---- negative the sign's bit is one more of the fraction.
+--- dense near 0: a sign, an exponent whose length varies, and a fraction (arXiv 1511.04561). Numbers that are never
+--- negative need no sign, and have one bit more for the fraction.
 
 local torch = require "lockstep.torch"
 

@@ -3,9 +3,9 @@
 ---     local matrix = four_bit.quantize(layer.weight, { type = "nf4", double = true })
 ---     four_bit.put(layer, matrix, { dtype = torch.bfloat16 })
 ---
---- The format is that of bitsandbytes, whose numbers these are bit for bit: see kernels/four_bit/four_bit.h. The
---- layer's `weight` is a frozen parameter of packed bytes, which sharding.fully_shard shares out. What describes its
---- blocks are buffers. Their float32 numbers are kept as int32 of the same bits, which model:to(dtype) leaves alone.
+--- Format and numbers are bitsandbytes', bit for bit: see kernels/four_bit/four_bit.h. The layer's `weight` is a frozen
+--- parameter of packed bytes, which sharding.fully_shard shares out. The magnitudes of its blocks are buffers. Their
+--- float32 numbers are kept as int32 of the same bits, which model:to(dtype) leaves alone.
 
 local blockwise = require "lockstep.nn.blockwise"
 local core = require "lockstep.core"
@@ -28,7 +28,7 @@ local M = {}
 
 local BLOCK, NESTED_BLOCK = 64, 256
 
---- What describes the blocks of a layer's weight, each in a buffer: weight_absmax.
+--- The buffers of a layer that describe the blocks of its weight: weight_absmax and more.
 local PARTS = { "absmax", "nested_absmax", "nested_map" }
 
 --- The values in order, and the bits of each.
@@ -90,7 +90,7 @@ function M.outline(layer)
   return torch.empty({ out, input }, { device = "meta" })
 end
 
---- Returns the whole weight of a linear layer. That of 4 bits is a new tensor.
+--- Returns the whole weight of a linear layer. For a layer in 4 bits this is a new tensor.
 ---@param layer nn.Linear
 ---@param packed torch.Tensor? the layer's parameter, where the layer has a part of it
 ---@return torch.Tensor # [out, in]

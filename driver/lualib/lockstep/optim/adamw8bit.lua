@@ -70,8 +70,8 @@ M.update = function(bucket, group, lr)
   end
 end
 
---- What a state of a run holds: the moments of optim.AdamW, in float32. So shards of any number of ranks can go on from
---- it, whose blocks lie elsewhere, and so can optim.AdamW.
+--- Returns what a state of a run holds: the moments of optim.AdamW, in float32. Shards of any number of ranks can go on
+--- from it, although their blocks lie elsewhere, and so can optim.AdamW.
 M.to_saved = function(state, p)
   local saved = { step = state.step, master = state.master }
   for name in pairs(MOMENTS) do saved[name] = read(state, name, p) end
