@@ -59,8 +59,8 @@ function M.AdamW(params, opts) return optimizer.new(adamw, params, opts) end
 ---@field weight_decay number? default 0.01
 ---@field master ("float32"|"stochastic"|"none")? as for optim.AdamW
 
---- Constructor: AdamW whose moments have 8 bits, in blocks of 256 that share a magnitude: 2 bytes of an element in place
---- of 8. Parameters of fewer than 4,096 elements keep float32 moments. For parameters in bfloat16 give
+--- Constructor: AdamW whose moments have 8 bits, in blocks of 256 that share a magnitude. They take 2 bytes of an
+--- element, not 8. Parameters of fewer than 4,096 elements keep float32 moments. For parameters in bfloat16 give
 --- `master = "stochastic"`, too: a float32 master alone takes 4 bytes of an element.
 ---
 --- A state of a run holds the moments in float32, as optim.AdamW's does. Either can go on from it, on any number of

@@ -47,6 +47,9 @@ local BITS = { fp4 = { 11, 10, 13, 12, 15, 14, 9, 0, 8, 1, 6, 7, 4, 5, 2, 3 } }
 --- compute_dtype: torch.dtype?}
 local Linear4bit = nn.Linear:subclass "Linear4bit"
 
+--- y = x W^T + b, in x's dtype. Private to the library.
+---@param x torch.Tensor [..., in]
+---@return torch.Tensor
 function Linear4bit:forward(x)
   local f, dtype = self.format, x.dtype
   local y = torch.ops.lockstep.linear_4bit(f.compute_dtype and x:to(f.compute_dtype) or x, self.weight,

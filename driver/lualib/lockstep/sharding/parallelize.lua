@@ -115,8 +115,8 @@ local function prepare(net, grid, opts, has_values)
   end
   local o = read_options(grid, opts)
   check_axes(grid)
-  check(grid.pp == 1 or select(2, four_bit.layers(net)) == 0, "layers in 4 bits cannot be divided into stages; load the "
-    .. "model with load_in_4bit = false, or leave pp out")
+  check(grid.pp == 1 or select(2, four_bit.layers(net)) == 0, "layers in 4 bits cannot be divided into stages; load "
+    .. "the model with load_in_4bit = false, or leave pp out")
   compare(o)
   if o.checkpoint ~= nil then net.checkpoint = o.checkpoint end
   for _, step in ipairs(STEPS) do
