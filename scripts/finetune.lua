@@ -2,6 +2,7 @@
 --
 --     ./run scripts/finetune.lua --set model=Qwen/Qwen3-0.6B --set data=chats.jsonl      # LoRA: writes an adapter
 --     ./run scripts/finetune.lua --set model=qwen --set data=chats.jsonl --set lora.r=0     # trains all weights
+--     ./run scripts/finetune.lua --set model=qwen --set data=chats.jsonl --set load_in_4bit=true     # QLoRA
 --     ./run scripts/finetune.lua --set lora.r=0 --set lr=1e-3   # teaches the newest model of pretrain.lua instructions
 --     ./run scripts/finetune.lua --set model=qwen --set checkpoint.offload=host --set tiles=4     # in less memory
 --     ./run --nproc 4 scripts/finetune.lua --set model=qwen_vl --set vision_ranks=1     # the tower on its own rank
@@ -49,6 +50,8 @@ local config = run.config({
   answers = 64, -- of these, whose last answer the model writes, at most
   max_new_tokens = 64, -- of an answer
   lora = { r = 16, alpha = 32, dropout = 0.0, targets = "all-linear" }, -- r = 0 trains all weights
+  load_in_4bit = false, -- keeps the model's linear layers in 4 bits (NF4); a folder of bitsandbytes has them so
+  optimizer = "AdamW", -- or "AdamW8bit", whose moments have 8 bits, "ScheduleFreeAdamW", "Lion"
   merge = false, -- also writes the model with the adapter in its weights
   parallel = "data_parallel", -- or "fully_shard"
   vision_ranks = 0, -- above 0: so many ranks run the vision tower, and the others the language model; no answers then
@@ -62,9 +65,15 @@ torch.manual_seed(config.seed)
 local offload, known = config.checkpoint.offload, { none = true, device = true, host = true }
 assert(known[offload], "--set checkpoint.offload takes none, device or host, not " .. offload)
 local base = config.model ~= "" and config.model or instructions.newest_model()
+assert(({ AdamW = 1, AdamW8bit = 1, ScheduleFreeAdamW = 1, Lion = 1 })[config.optimizer],
+  "--set optimizer takes AdamW, AdamW8bit, ScheduleFreeAdamW (with --set schedule=constant) or Lion")
+assert(config.lora.r ~= 0 or not config.load_in_4bit, "--set load_in_4bit=true trains an adapter: lora.r must not be 0")
+local load_in_4bit = config.load_in_4bit or nil -- nil: as the folder is
+if config.lora.r == 0 then load_in_4bit = false end
 
 -- Model and optimizer.
-local net = models.load(base, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore })
+local net = models.load(base, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore,
+  load_in_4bit = load_in_4bit })
 local chat, tokenizer = text.chat(base), text.tokenizer(base)
 local process = net.visual and images.processor(base) or nil -- of models with pictures
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
@@ -78,7 +87,7 @@ local model = is_separate and mimo.separate(net, { vision_ranks = config.vision_
 -- Counts the ranks with micro-batches of their own. With a separate tower each rank is given those of all.
 local ranks = dist.world_size() - config.vision_ranks
 local lr = config.lr ~= 0 and config.lr or (config.lora.r ~= 0 and 2e-4 or 2e-5)
-local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = config.weight_decay })
+local optimizer = optim[config.optimizer](model:parameters(), { lr = lr, weight_decay = config.weight_decay })
 
 -- Data: conversations as ids, in an order of the seed. The loader's place is saved with the model.
 local source = data.conversations(config.data == "" and instructions.conversations() or config.data,
@@ -145,6 +154,8 @@ if config.lora.r == 0 then
   models.save(model, whole, { like = base })
 else
   lora.save(model, adapter)
-  if config.merge then lora.save_merged(adapter, whole, { like = base, ignore = config.ignore }) end
+  if config.merge then
+    lora.save_merged(adapter, whole, { like = base, ignore = config.ignore, load_in_4bit = load_in_4bit })
+  end
 end
 log.print("wrote " .. (config.lora.r > 0 and not config.merge and adapter or whole))

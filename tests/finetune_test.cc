@@ -108,6 +108,31 @@ TEST(FineTune, AnAdapterLearnsTheSameWithReplicasAndSharded) {
   EXPECT_NEAR(last[0], last[1], 1e-3 * last[0]);
 }
 
+TEST(FineTune, AnAdapterLearnsOnABaseOf4Bits) {
+  const Folder folder;
+  MakeTextModel(folder);
+
+  const Ended ended =
+      RunOne(FineTune(folder, "out",
+                      {"model=model", "data=chats.jsonl", "steps=10", "lr=0.01",
+                       "samples_per_step=8", "lora.r=8", "held_out=0", "load_in_4bit=true",
+                       "optimizer=AdamW8bit", "parallel=fully_shard", "merge=true"}));
+
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const std::vector<double> losses = Values(folder, "out", Of::kSteps, "loss");
+  ASSERT_EQ(losses.size(), 10u);
+  EXPECT_LT(losses.back(), 0.8 * losses.front());
+  EXPECT_THAT(folder.List("out/adapter"),
+              UnorderedElementsAre("adapter_config.json", "adapter_model.safetensors"));
+  EXPECT_THAT(folder.List("out/model"),
+              UnorderedElementsAre("chat_template.jinja", "config.json", "model.safetensors",
+                                   "tokenizer.json"));
+  const Ended whole = RunOne(FineTune(
+      folder, "whole", {"model=model", "data=chats.jsonl", "lora.r=0", "load_in_4bit=true"}));
+  EXPECT_NE(whole.exit_code, 0);
+  EXPECT_THAT(whole.err, HasSubstr("load_in_4bit=true trains an adapter: lora.r must not be 0"));
+}
+
 // All lines but the one that the split leaves for the training are broken.
 TEST(FineTune, AHeldOutConversationThatCannotBeEncodedNamesFileAndLine) {
   const Folder folder;

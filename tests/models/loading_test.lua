@@ -249,8 +249,8 @@ t.test("KeysThatChangeResultsAreRefused", function()
   refuses('unknown rope_type "spiral"', copy("qwen3", function(c) c.rope_parameters.rope_type = "spiral" end))
   refuses('needs 4 numbers "short_factor"', copy("qwen3", function(c) c.rope_parameters.rope_type = "longrope" end))
   local quantized = copy("qwen3", function(c) c.quantization_config = { bits = 4 } end)
-  refuses('the config has "quantization_config": of quantized weights those with quant_method "mxfp4", and "fp8" with '
-    .. "weight_block_size are read, not any without quant_method", quantized)
+  refuses('the config has "quantization_config": of quantized weights those with quant_method "mxfp4" and '
+    .. '"bitsandbytes", and "fp8" with weight_block_size are read, not any without quant_method', quantized)
   for _, ignore in ipairs { { "quantization_config" }, "x, quantization_config" } do
     t.equal(models.load(quantized, { ignore = ignore }).class_name, "Qwen3ForCausalLM")
   end

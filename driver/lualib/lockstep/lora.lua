@@ -16,6 +16,7 @@ local data_parallel = require "lockstep.sharding.data_parallel"
 local dist = require "lockstep.distributed"
 local experts = require "lockstep.lora.experts"
 local files = require "lockstep.lora.files"
+local four_bit = require "lockstep.nn.four_bit"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local loading = require "lockstep.lora.loading"
 local model_parts = require "lockstep.models.parts"
@@ -24,6 +25,7 @@ local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local replicas = require "lockstep.state.replicas"
+local schedule_free = require "lockstep.optim.schedule_free"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
@@ -177,7 +179,7 @@ local function add_all(caller, model, chosen, options_of)
   torch.no_grad(function()
     for _, one in ipairs(chosen.layers) do
       local magnitudes = one.module.lora_magnitude_vector
-      if magnitudes then set(magnitudes, adapters.magnitudes(whole(one.module.weight))) end
+      if magnitudes then set(magnitudes, adapters.magnitudes(one.module, whole(one.module.weight))) end
     end
     for _, one in ipairs(chosen.saved) do adapters.fill_originals(one.module, whole) end
   end)
@@ -259,10 +261,12 @@ function M.save(model, dir)
   if type(dir) ~= "string" then core.raise("lora.save: the folder must be a string, not a " .. type(dir)) end
   agreement.begin("lora.save") -- before the gathering of a sharded model
   replicas.check("lora.save", model)
-  local tensors = files.tensors_of(model)
-  if holders then tensors = model_parts.gather(tensors, holders) end
-  agreement.together("lora.save", function()
-    if dist.rank() == 0 then files.write(dir, holders and model.adapter_config or files.config_of(model), tensors) end
+  schedule_free.around(model:parameters(), function()
+    local tensors = files.tensors_of(model)
+    if holders then tensors = model_parts.gather(tensors, holders) end
+    agreement.together("lora.save", function()
+      if dist.rank() == 0 then files.write(dir, holders and model.adapter_config or files.config_of(model), tensors) end
+    end)
   end)
 end
 
@@ -298,7 +302,8 @@ end
 
 --- Adds each adapter to its layer's weight, and takes the adapters away: the model computes the same without them, and
 --- models.save writes it for others. The sum is computed in float32 and rounded once. Parameters stay frozen. Save an
---- adapter that is needed later before this call.
+--- adapter that is needed later before this call. A layer in 4 bits gets a whole weight, in the dtype of the model:
+--- what its bytes stand for, and the adapter.
 ---
 ---     lora.merge(model)
 ---@param model nn.Module
@@ -308,8 +313,14 @@ function M.merge(model)
   refuse_stages("lora.merge", model)
   check_plain("lora.merge", model, "of replicas give the module inside, replicas.module")
   local net = net_of(model)
-  local chosen, owners = chosen_of(net), {}
-  for _, one in ipairs(chosen.layers) do owners[one.module.weight] = one.name end
+  local chosen, owners, made_whole = chosen_of(net), {}, {}
+  for _, one in ipairs(chosen.layers) do
+    owners[one.module.weight] = one.name
+    if four_bit.is_one(one.module) and fully_shard.is_one(model) then
+      core.raise("lora.merge: the model is sharded, and its layers are in 4 bits, which whole weights cannot replace; "
+        .. "save the adapter with lora.save, and call lora.save_merged with load_in_4bit")
+    end
+  end
   adapters.each_tensor(net, function(name, field, tensor)
     local owner = owners[tensor]
     if not owner or owner == name then return end
@@ -317,8 +328,15 @@ function M.merge(model)
       owner, name, field))
   end)
   local whole, set = access(model)
-  torch.no_grad(function()
-    for _, one in ipairs(chosen.layers) do set(one.module.weight, adapters.merged_weight(one.module, whole)) end
+  schedule_free.around(model:parameters(), torch.no_grad, function()
+    for _, one in ipairs(chosen.layers) do
+      local merged, _, _, dtype = adapters.merged_weight(one.module, whole), four_bit.describe(one.module)
+      if four_bit.is_one(one.module) then
+        made_whole[one.module] = merged:to(dtype)
+      else
+        set(one.module.weight, merged)
+      end
+    end
     for _, holder in ipairs(chosen.holders) do
       for _, name in ipairs(holder.parameters) do
         set(nn.fields(holder.module)[name], experts.merged(holder.module, name, whole))
@@ -331,6 +349,7 @@ function M.merge(model)
   end
   if fully_shard.is_one(model) then fully_shard.rebuild(model, remove) else remove() end
   for _, one in ipairs(chosen.saved) do adapters.forget_original(one.module) end
+  for layer, weight in pairs(made_whole) do four_bit.restore(layer, weight) end
   return count_of(chosen)
 end
 
@@ -354,14 +373,18 @@ end
 ---
 ---     lora.save_merged(run.dir .. "/adapter", run.dir .. "/model", { like = "Qwen/Qwen3-0.6B" })
 ---
+--- load_in_4bit: as the adapter was trained. The weights are then those that it has learned with: rounded to 4 bits.
+---
 --- Collective.
 ---@param adapter string a folder of lora.save or of PEFT
 ---@param dir string
----@param opts {like: string, ignore: string?} the model's folder, and the option of models.load
+---@param opts {like: string, ignore: string?, load_in_4bit: (boolean|models.FourBitOptions)?} the model's folder, and
+--- options of models.load
 function M.save_merged(adapter, dir, opts)
-  local o = options.read("lora.save_merged", opts, { like = options.required, ignore = "" })
+  local o = options.read("lora.save_merged", opts, { like = options.required, ignore = "",
+    load_in_4bit = options.optional })
   local models = require "lockstep.models" -- which needs this module
-  local merged = models.load(o.like, { ignore = o.ignore })
+  local merged = models.load(o.like, { ignore = o.ignore, load_in_4bit = o.load_in_4bit })
   M.load(merged, adapter)
   M.merge(merged)
   models.save(merged, dir, { like = o.like })

@@ -15,6 +15,8 @@ local decoder = require "lockstep.models.decoder"
 local deepseek_v3 = require "lockstep.models.families.deepseek_v3"
 local dist = require "lockstep.distributed"
 local folder = require "lockstep.models.folder"
+local four_bit = require "lockstep.models.four_bit"
+local fully_shard = require "lockstep.sharding.fully_shard"
 local gemma3 = require "lockstep.models.families.gemma3"
 local gemma3_vision = require "lockstep.models.families.gemma3_vision"
 local generation_config = require "lockstep.models.generation_config"
@@ -38,6 +40,7 @@ local qwen3_vl = require "lockstep.models.qwen3_vl"
 local qwen3_vl_moe = require "lockstep.models.qwen3_vl_moe"
 local read_once = require "lockstep.models.read_once"
 local saving = require "lockstep.models.saving"
+local schedule_free = require "lockstep.optim.schedule_free"
 local shards = require "lockstep.data.shards"
 local smollm3 = require "lockstep.models.families.smollm3"
 local torch = require "lockstep.torch"
@@ -140,6 +143,7 @@ function M.outline(caller, raw) return parameter.on_meta(find_class(caller, raw)
 ---@field grid sharding.Grid?
 ---@field parallel sharding.ParallelOptions?
 ---@field read_once boolean|dist.Group|nil
+---@field load_in_4bit boolean|models.FourBitOptions|nil
 ---@field num_labels integer? gives a language model a new head for sequence classification
 
 --- Loads a model from a Hugging Face folder: config.json and *.safetensors, in one file or in several with an index.
@@ -168,6 +172,13 @@ function M.outline(caller, raw) return parameter.on_meta(find_class(caller, raw)
 ---
 ---     local model = sharding.data_parallel(models.load(dir, { read_once = true }))
 ---
+--- load_in_4bit: linear layers keep their weights in 4 bits, as bitsandbytes does, and are frozen: train adapters
+--- (lora.apply). true, or a table of options: quant_type "nf4" or "fp4", double_quant, compute_dtype, skip. The head,
+--- routers and experts stay whole. A folder in 4 bits needs no option; false reads it whole. With `shard` each rank
+--- makes the whole model in 4 bits first, and then keeps its part.
+---
+---     local model = models.load("Qwen/Qwen3-8B", { load_in_4bit = true })       -- QLoRA: docs/lora.md
+---
 --- num_labels: a language model gets a head with random weights, `score`, in place of its own. model(batch) returns
 --- [sequences, num_labels]. A folder of a ...ForSequenceClassification, as models.save writes it then, needs no option.
 ---
@@ -178,7 +189,7 @@ function M.outline(caller, raw) return parameter.on_meta(find_class(caller, raw)
 function M.load(dir, opts)
   local o = options.read("models.load", opts, { dtype = options.optional, device = "cpu", ignore = options.optional,
     shard = options.optional, part = options.optional, grid = options.optional, parallel = options.optional,
-    num_labels = options.optional, read_once = options.optional })
+    num_labels = options.optional, read_once = options.optional, load_in_4bit = options.optional })
   plain.check(o.grid ~= nil or o.parallel == nil, "models.load: parallel is for a grid; give grid = sharding.grid {}")
   plain.check(o.grid == nil or o.shard == nil and o.part == nil, "models.load: %s is not for a model on a grid%s",
     o.part and "part" or "shard", o.part and "" or "; give parallel = { fully_shard = { ... } }")
@@ -212,7 +223,14 @@ function M.load(dir, opts)
       dist.broadcast(tensors["score.weight"], group and group:ranks()[1] or 0, { group = group })
     end
   end
-  how.packed = quantized.take(tensors, config.quantization(raw, config.ignored(o.ignore)), how.dtype)
+  local given = config.quantization(raw, config.ignored(o.ignore))
+  how.four_bit = four_bit.options(o.load_in_4bit, given)
+  how.packed, how.matrices = quantized.take(tensors, given, how.dtype)
+  if how.four_bit then
+    four_bit.check_alone(o)
+    loading.fill(model, tensors, how)
+    return o.shard and fully_shard.fully_shard(model, o.shard) or model
+  end
   if o.part ~= nil then loading.take_part(model, tensors, o.part, how) end
   if o.grid then
     how.parallel = o.parallel
@@ -283,7 +301,7 @@ end
 ---@return integer[][] # the new ids of each prompt
 function M.generate(model, prompts, opts)
   if data_parallel.is_one(model) then model = model.module end
-  return model:generate(prompts, opts)
+  return schedule_free.around(model:parameters(), function() return model:generate(prompts, opts) end)
 end
 
 --- Returns what a model answers to each prompt, as text: without special tokens, without reasoning in <think>, and

@@ -298,13 +298,13 @@ end
 ---@return T
 function Module:eval() return self:train(false) end
 
---- Freezes (false) or unfreezes all parameters.
+--- Freezes (false) or unfreezes all parameters. Those of 4-bit layers (models.load) stay frozen.
 ---@generic T: nn.Module
 ---@param self T
 ---@param requires_grad boolean
 ---@return T
 function Module:requires_grad_(requires_grad)
-  for _, p in ipairs(self:parameters()) do p:requires_grad_(requires_grad) end
+  for _, p in ipairs(self:parameters()) do p:requires_grad_(requires_grad and p:is_floating_point()) end
   return self
 end
 

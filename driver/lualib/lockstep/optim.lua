@@ -7,6 +7,7 @@
 
 local adafactor = require "lockstep.optim.adafactor"
 local adamw = require "lockstep.optim.adamw"
+local adamw8bit = require "lockstep.optim.adamw8bit"
 local clipping = require "lockstep.optim.clipping"
 local core = require "lockstep.core"
 local fully_shard = require "lockstep.sharding.fully_shard"
@@ -16,6 +17,7 @@ local lion = require "lockstep.optim.lion"
 local muon = require "lockstep.optim.muon"
 local optimizer = require "lockstep.optim.optimizer"
 local options = require "lockstep.options"
+local schedule_free = require "lockstep.optim.schedule_free"
 local sgd = require "lockstep.optim.sgd"
 
 local M = {}
@@ -49,6 +51,49 @@ M.schedule = require "lockstep.schedule"
 ---@param opts optim.AdamWOptions?
 ---@return optim.Optimizer
 function M.AdamW(params, opts) return optimizer.new(adamw, params, opts) end
+
+---@class optim.AdamW8bitOptions
+---@field lr number? default 1e-3
+---@field betas number[]? default {0.9, 0.999}
+---@field eps number? default 1e-8
+---@field weight_decay number? default 0.01
+---@field master ("float32"|"stochastic"|"none")? as for optim.AdamW
+
+--- Constructor: AdamW whose moments have 8 bits, in blocks of 256 that share a magnitude. They take 2 bytes of an
+--- element, not 8. Parameters of fewer than 4,096 elements keep float32 moments. For parameters in bfloat16 give
+--- `master = "stochastic"`, too: a float32 master alone takes 4 bytes of an element.
+---
+--- A state of a run holds the moments in float32, as optim.AdamW's does. Either can go on from it, on any number of
+--- ranks. On as many as before the run goes on bit for bit.
+---
+--- Source: arXiv 2110.02861, as bitsandbytes' AdamW8bit computes it.
+---@param params torch.Tensor[]|table[]
+---@param opts optim.AdamW8bitOptions?
+---@return optim.Optimizer
+function M.AdamW8bit(params, opts) return optimizer.new(adamw8bit, params, opts) end
+
+---@class optim.ScheduleFreeAdamWOptions
+---@field lr number? default 2.5e-3
+---@field betas number[]? default {0.9, 0.999}: of the average, and of the squares
+---@field eps number? default 1e-8
+---@field weight_decay number? default 0
+---@field warmup_steps integer? default 0: steps in which the lr rises to its value
+---@field r number? default 0: the average weighs step t by t ^ r
+---@field weight_lr_power number? default 2: and by the largest lr so far to this power
+---@field master ("float32"|"stochastic"|"none")? as for optim.AdamW
+
+--- Constructor: AdamW without a schedule, whose result is an average of the weights. The lr stays as it is to the end,
+--- so that a run can end at any step. Give `step` no factor.
+---
+--- While it trains, the parameters are not the result. sharding.evaluate, models.generate, models.save, lora.save and
+--- run:keep_best use the average by themselves. For all else there is optimizer:averaged(fn), which gives the
+--- parameters the average while fn runs, and their values back, bit for bit. run:state saves both.
+---
+--- Source: "The Road Less Scheduled", arXiv 2405.15682, as the authors' AdamWScheduleFree computes it.
+---@param params torch.Tensor[]|table[]
+---@param opts optim.ScheduleFreeAdamWOptions?
+---@return optim.Optimizer
+function M.ScheduleFreeAdamW(params, opts) return optimizer.new(schedule_free, params, opts) end
 
 ---@class optim.SGDOptions
 ---@field lr number? default 1e-3

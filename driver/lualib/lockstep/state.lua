@@ -92,6 +92,26 @@ end
 
 local function save_in(...) return saving.finish(begin_save(saving.begin, ...)) end
 
+--- Returns the registered optimizers whose parameters are not what others are to use.
+local function averaging()
+  local found = {}
+  for name, object in pairs(objects) do
+    if contents.kind_of(name, object) == "optimizer" and object.kind and object.kind.averaged then
+      found[#found + 1] = object
+    end
+  end
+  return found
+end
+
+--- Calls fn(...) while the registered optimizers' parameters hold what others are to use.
+local function averaged(fn, ...)
+  for _, optimizer in ipairs(averaging()) do
+    local inner = fn
+    fn = function(...) return optimizer:averaged(inner, ...) end
+  end
+  return fn(...)
+end
+
 --- See run:save.
 ---@param step integer steps that are done
 ---@return string path
@@ -110,7 +130,7 @@ function M.keep_best(metric, value, mode, step)
   check_registered("run:keep_best")
   local before = best.record()
   if not best.improves(metric, value, mode, step) then return false end
-  local ok, message = pcall(save_in, run.dir .. "/best", step, 1, true)
+  local ok, message = pcall(averaged, save_in, run.dir .. "/best", step, 1, true)
   if ok then return true end
   best.take_back(before) -- on a full disk: a later value need only be better than what is kept
   error(message, 0)
@@ -121,7 +141,9 @@ end
 function M.load_best()
   check_registered("run:load_best")
   background.finish()
-  return resuming.load_best(objects, run.dir .. "/best")
+  local record = resuming.load_best(objects, run.dir .. "/best")
+  for _, optimizer in ipairs(record and averaging() or {}) do optimizer.kind.forget(optimizer) end
+  return record
 end
 
 --- See run:resume.

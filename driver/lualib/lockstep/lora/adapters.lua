@@ -6,6 +6,7 @@
 
 local core = require "lockstep.core"
 local experts = require "lockstep.lora.experts"
+local four_bit = require "lockstep.nn.four_bit"
 local nn = require "lockstep.nn"
 local plain = require "lockstep.plain"
 local splits = require "lockstep.nn.splits"
@@ -277,13 +278,16 @@ local function forward_of(class)
     local update = nn.linear(nn.linear(x, a), b) * adapter.scale
     if not adapter.dora then return (result + update):to(dtype) end
     -- Section 4.3 of the paper: no gradient passes through the norm.
-    local norms = torch.no_grad(function() return row_norms(self.weight, torch.matmul(b, a) * adapter.scale) end)
+    local norms = torch.no_grad(function()
+      return row_norms(four_bit.whole(self), torch.matmul(b, a) * adapter.scale)
+    end)
     local factor = self.lora_magnitude_vector / norms
     local base = result
-    if drops then
+    if drops and four_bit.is_one(self) then base = class.forward(self, x) end
+    if drops and not four_bit.is_one(self) then
       base = torch.linear(x, self.weight:to(x.dtype))
     elseif self.bias then
-      base = result - self.bias
+      base = base - self.bias
     end
     return (result + (factor - 1) * base + factor * update):to(dtype)
   end
@@ -317,13 +321,13 @@ end
 ---@param module nn.Module
 ---@param o lora.LayerOptions
 function M.add(module, o)
-  local weight = module.weight
-  local where = { device = weight.device, dtype = IS_LOW[weight.dtype] and torch.float32 or weight.dtype }
-  module.lora_A = nn.Linear(weight:size(1), o.r, { bias = false }):to(where)
-  module.lora_B = nn.Linear(o.r, weight:size(0), { bias = false }):to(where)
+  local out, input, dtype = four_bit.describe(module)
+  local where = { device = module.weight.device, dtype = IS_LOW[dtype] and torch.float32 or dtype }
+  module.lora_A = nn.Linear(input, o.r, { bias = false }):to(where)
+  module.lora_B = nn.Linear(o.r, out, { bias = false }):to(where)
   nn.init.zeros_(module.lora_B.weight)
   if o.dora then
-    module.lora_magnitude_vector = M.magnitudes(weight):requires_grad_(true)
+    module.lora_magnitude_vector = M.magnitudes(module, module.weight):requires_grad_(true)
   end
   adapters[module] = {
     r = o.r, alpha = o.alpha, scale = o.alpha / (o.rslora and math.sqrt(o.r) or o.r), dropout = o.dropout,
@@ -353,7 +357,7 @@ end
 function M.merged_weight(module, whole)
   local adapter = adapters[module]
   return torch.no_grad(function()
-    local before = whole(module.weight)
+    local before = four_bit.whole(module, whole(module.weight))
     local update = torch.matmul(whole(module.lora_B.weight), whole(module.lora_A.weight)) * adapter.scale
     local weight = before:to(update.dtype) + update
     if not adapter.dora then return weight end
@@ -362,9 +366,11 @@ function M.merged_weight(module, whole)
 end
 
 --- The length of each row of a layer's weight, with which DoRA begins, in float32 or wider. [out]
----@param weight torch.Tensor
+---@param module nn.Linear
+---@param weight torch.Tensor its parameter, whole
 ---@return torch.Tensor
-function M.magnitudes(weight)
+function M.magnitudes(module, weight)
+  weight = torch.no_grad(four_bit.whole, module, weight)
   local dtype = IS_LOW[weight.dtype] and torch.float32 or weight.dtype
   return row_norms(weight:detach(), torch.zeros({}, { device = weight.device, dtype = dtype }))
 end

@@ -4,6 +4,7 @@ local adapters = require "lockstep.lora.adapters"
 local core = require "lockstep.core"
 local experts = require "lockstep.lora.experts"
 local files = require "lockstep.lora.files"
+local four_bit = require "lockstep.nn.four_bit"
 local nn = require "lockstep.nn"
 local plain = require "lockstep.plain"
 local splits = require "lockstep.nn.splits"
@@ -107,7 +108,7 @@ end
 
 ---@class lora.Place an adapter by its path in a folder
 ---@field path string
----@field weight torch.Tensor that is adapted
+---@field weight torch.Tensor that is adapted, or a stand-in of its shape
 ---@field adapter table holds lora_A and lora_B, and lora_magnitude_vector in DoRA
 ---@field own {r: integer, alpha: number, rslora: boolean, dora: boolean?}
 
@@ -115,7 +116,7 @@ end
 local function places_of(chosen)
   local places = {}
   for _, one in ipairs(chosen.layers) do
-    places[#places + 1] = { path = one.name, weight = one.module.weight, adapter = nn.fields(one.module),
+    places[#places + 1] = { path = one.name, weight = four_bit.outline(one.module), adapter = nn.fields(one.module),
       own = adapters.of(one.module) }
   end
   for _, holder in ipairs(chosen.holders) do

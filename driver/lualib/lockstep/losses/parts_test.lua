@@ -1,4 +1,4 @@
---- Losses over a vocabulary in parts are those of the whole one, with their gradients, in float64. The sizes are random,
+--- Losses over a vocabulary in parts are those of the whole one, with gradients, in float64. The sizes are random,
 --- so that the last rank has fewer rows.
 
 local dist = require "lockstep.distributed"

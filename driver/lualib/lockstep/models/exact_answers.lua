@@ -4,6 +4,7 @@ local dist = require "lockstep.distributed"
 local log = require "lockstep.log"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
+local schedule_free = require "lockstep.optim.schedule_free"
 local sharding = require "lockstep.sharding"
 local text = require "lockstep.text"
 
@@ -39,7 +40,9 @@ function M.exact_answers(model, net, opts)
   end
   net:eval()
   local models = require "lockstep.models" -- which requires this part
-  local answers = model:full(models.answers, net, o.tokenizer, prompts, { max_new_tokens = o.max_new_tokens, seed = 1 })
+  local answers = schedule_free.around(model:parameters(), function()
+    return model:full(models.answers, net, o.tokenizer, prompts, { max_new_tokens = o.max_new_tokens, seed = 1 })
+  end)
   net:train()
   for i, answer in ipairs(answers) do
     if answer == own[i].answer then right = right + 1 end

@@ -5,6 +5,7 @@
 --- what it keeps of each parameter.
 
 local core = require "lockstep.core"
+local four_bit = require "lockstep.models.four_bit"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local nn = require "lockstep.nn"
 local parallelize = require "lockstep.sharding.parallelize"
@@ -150,6 +151,8 @@ end
 ---@field device string
 ---@field dtype torch.dtype?
 ---@field packed table<string, fun(): torch.Tensor> see models.quantized
+---@field matrices table<string, nn.FourBitMatrix> of these, by name
+---@field four_bit models.FourBitOptions? where layers keep 4 bits
 ---@field shard sharding.FullyShardOptions?
 ---@field parallel sharding.ParallelOptions? of a model on a grid
 ---@field once models.ReadOnce?
@@ -184,27 +187,36 @@ function M.fill(model, tensors, opts)
   local names, own, values, copied = {}, model:state_dict(), {}, {}
   for name, p in model:named_parameters() do names[p] = name end
   local is_read, order = read_once.reads(opts.once), {}
+  local in_4_bits = opts.four_bit and four_bit.choose(model, opts.four_bit, opts.matrices) or {}
   for _, place in ipairs(nn.parameter_places(model)) do
-    local name = names[place.tensor]
+    local name, chosen = names[place.tensor], place.name == "weight" and in_4_bits[place.fields]
+    local is_there = is_as_on_disk(layout, name, own[name])
     if not values[name] then order[#order + 1] = name end
-    if not values[name] and is_as_on_disk(layout, name, own[name]) then
+    if chosen and is_there then
+      values[name] = nil -- stays on "meta" until the end, where it is read one at a time
+    elseif not values[name] and is_there then
       values[name] = is_read and read(name):to { device = opts.device, dtype = opts.dtype }
         or torch.empty(own[name].shape, { device = opts.device, dtype = opts.dtype or tensors[name].dtype })
     elseif not values[name] then
       values[name] = torch.empty(place.tensor.shape, { device = opts.device, dtype = opts.dtype })
       copied[name] = true
     end
-    place.fields[place.name] = values[name]:requires_grad_(true)
+    if values[name] then place.fields[place.name] = values[name]:requires_grad_(true) end
   end
   read_once.by_source(opts.once, function()
     torch.no_grad(function()
       for name, view in pairs(next(copied) and model:layouts()[index] or {}) do
-        if not values[name] or copied[name] then view:copy_(read(name)) end
+        if copied[name] or not values[name] and view.device ~= "meta" then view:copy_(read(name)) end
       end
     end)
   end)
   for _, name in ipairs(opts.once and order or {}) do read_once.pass_on(opts.once, values[name]) end
   fill_buffers(model, read, opts)
+  for _, one in pairs(in_4_bits) do
+    four_bit.convert(one, function()
+      return values[one.name] or read(one.name):to { device = opts.device, dtype = opts.dtype }
+    end, opts)
+  end
 end
 
 --- Makes the whole value of each parameter, one at a time, where take(name) is true, and gives it to put(name, whole).

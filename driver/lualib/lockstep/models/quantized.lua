@@ -1,11 +1,16 @@
 --- Quantized weights of a folder, which are read into the model's dtype: MXFP4 (OCP Microscaling Formats 1.0), as
---- gpt-oss has its experts, and FP8 in blocks, as DeepSeek-V3 has its weights.
+--- gpt-oss has its experts; FP8 in blocks, as DeepSeek-V3 has its weights; and those of bitsandbytes, in 4 bits, which
+--- layers may keep (models.four_bit), and in 8 (LLM.int8).
 ---
 --- MXFP4: NAME_blocks [experts, out, in / 32, 16] uint8 has two numbers of 4 bits in each byte, the lower ones first.
 --- NAME_scales [experts, out, in / 32] uint8 has an exponent for each block of 32. The weight is transposed, [experts,
---- in, out]. FP8: NAME float8_e4m3fn [out, in], and NAME_scale_inv with a factor for each block.
+--- in, out]. FP8: NAME float8_e4m3fn [out, in], and NAME_scale_inv with a factor for each block. 4 bits: NAME uint8
+--- [out * in / 2, 1], NAME.absmax and its like, and NAME.quant_state.bitsandbytes__nf4 with a text. LLM.int8: NAME int8
+--- [out, in], and SCB, the largest magnitude of each row, next to it.
 
 local core = require "lockstep.core"
+local core_state = require "lockstep.core.state"
+local four_bit = require "lockstep.nn.four_bit"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -58,10 +63,11 @@ end
 ---@return string?
 function M.problem(given)
   local method = type(given) == "table" and given.quant_method or nil
-  if method == "mxfp4" then return nil end
+  if method == "mxfp4" or method == "bitsandbytes" then return nil end
   local block = method == "fp8" and given.weight_block_size
   if type(block) == "table" and type(block[1]) == "number" and type(block[2]) == "number" then return nil end
-  return ('of quantized weights those with quant_method "mxfp4", and "fp8" with weight_block_size are read, not %s')
+  return ('of quantized weights those with quant_method "mxfp4" and "bitsandbytes", and "fp8" with weight_block_size '
+    .. "are read, not %s")
     :format(method and '"' .. tostring(method) .. '"' or "any without quant_method")
 end
 
@@ -87,14 +93,42 @@ local function check_fp8(tensors, name, weight, block)
   end
 end
 
+--- Takes a matrix in 4 bits out of the tensors. `state` is the name of the text that describes it.
+---@return nn.FourBitMatrix
+local function four_bit_of(tensors, name, state)
+  local function fail(message, ...)
+    core.raise(("models.load: %s: "):format(name) .. message:format(...))
+  end
+  local function take(key)
+    local tensor = tensors[key]
+    tensors[key] = nil
+    return tensor
+  end
+  local ok, about = pcall(core.json_decode, core_state.tensor_to_bytes(take(state)))
+  if not ok or type(about) ~= "table" then fail("%s holds no JSON object", state) end
+  local packed, absmax = take(name), take(name .. ".absmax")
+  local nested_absmax, nested_map = take(name .. ".nested_absmax"), take(name .. ".nested_quant_map")
+  take(name .. ".quant_map") -- the type says it
+  local shape = about.shape
+  if type(shape) ~= "table" or #shape ~= 2 then fail("expected a weight of shape [out, in] in 4 bits") end
+  if not packed or not absmax or (nested_absmax == nil) ~= (nested_map == nil) then
+    fail("a weight in 4 bits needs the tensors .absmax and, with double quantization, .nested_absmax and "
+      .. ".nested_quant_map next to it")
+  end
+  return { packed = packed:view(torch.uint8):view(-1, 1), absmax = absmax, nested_absmax = nested_absmax,
+    nested_map = nested_map, offset = about.nested_offset or 0, type = about.quant_type, dtype = torch[about.dtype],
+    shape = { shape[1], shape[2] }, blocks = { about.blocksize, about.nested_blocksize or 256 } }
+end
+
 --- Puts a tensor without memory in the place of each quantized weight, which has its shape. Returns functions that read
 --- the weights, by name.
 ---@param tensors table<string, torch.Tensor> by name on disk; is changed
 ---@param given table? quantization_config of config.json
 ---@param dtype torch.dtype? of the weights; default bfloat16
 ---@return table<string, fun(): torch.Tensor>
+---@return table<string, nn.FourBitMatrix> # those in 4 bits, by name
 function M.take(tensors, given, dtype)
-  local readers, names = {}, {}
+  local readers, names, matrices = {}, {}, {}
   dtype = dtype or torch.bfloat16
   for name in pairs(given and tensors or {}) do names[#names + 1] = name end
   local function put(name, shape, reader)
@@ -102,7 +136,24 @@ function M.take(tensors, given, dtype)
   end
   for _, key in ipairs(names) do
     local tensor, name = tensors[key], key:match "^(.*)_blocks$"
-    if name and given.quant_method == "mxfp4" then
+    local of_4_bits = key:match "^(.*)%.quant_state%.bitsandbytes__[nf]+p?4$"
+    if of_4_bits and given.quant_method == "bitsandbytes" then
+      local matrix = four_bit_of(tensors, of_4_bits, key)
+      matrices[of_4_bits] = matrix
+      put(of_4_bits, matrix.shape, function() return four_bit.dequantize(matrix, dtype) end)
+    elseif key:match "%.SCB$" and given.quant_method == "bitsandbytes" then
+      name = key:gsub("SCB$", "weight")
+      local codes = tensors[name]
+      if not codes or codes.dtype ~= torch.int8 or codes:dim() ~= 2 or codes:size(0) ~= tensor:numel() then
+        core.raise(("models.load: %s is for %s, which must be int8 [%d, in], got %s"):format(key, name, tensor:numel(),
+          codes and tostring(codes.dtype) .. " " .. tostring(codes.shape) or "none"))
+      end
+      tensors[key], tensors[key .. "_format"] = nil, nil
+      tensors[name:gsub("weight$", "weight_format")] = nil
+      put(name, codes.shape, function()
+        return (codes:to(torch.float32) * (tensor:to(torch.float32):unsqueeze(1) * (1 / 127))):to(dtype)
+      end)
+    elseif name and given.quant_method == "mxfp4" then
       local shape, scales = mxfp4_of(tensors, name, tensor), tensors[name .. "_scales"]
       tensors[key], tensors[name .. "_scales"] = nil, nil
       put(name, shape, function() return M.from_mxfp4(tensor, scales, dtype) end)
@@ -113,7 +164,7 @@ function M.take(tensors, given, dtype)
       put(key, tensor.shape, function() return M.from_fp8(tensor, factors, block, dtype) end)
     end
   end
-  return readers
+  return readers, matrices
 end
 
 return M

@@ -17,11 +17,13 @@ local core_safetensors = require "lockstep.core.safetensors"
 local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
 local folder = require "lockstep.models.folder"
+local four_bit = require "lockstep.nn.four_bit"
 local model_parts = require "lockstep.models.parts"
 local nn = require "lockstep.nn"
 local plain = require "lockstep.plain"
 local removal = require "lockstep.state.removal"
 local replicas = require "lockstep.state.replicas"
+local schedule_free = require "lockstep.optim.schedule_free"
 local splits = require "lockstep.nn.splits"
 local stage_parameters = require "lockstep.sharding.pipeline.parameters"
 
@@ -192,7 +194,7 @@ end
 --- Returns the tensors by their names on disk. A sharded or split model gathers its parameters, and one in stages sends
 --- them to rank 0: collective.
 local function disk_state(model)
-  local state = model:state_dict()
+  local state = four_bit.whole_state(model, model:state_dict())
   local place = stage_parameters.of_any(model:parameters())
   place = place and place.group and place or nil -- of a pipeline
   local first, copies = place and place.group:ranks()[1] or dist.rank(), {} -- of the pipeline that rank 0 is in
@@ -264,15 +266,21 @@ function M.save(given, path, o)
   local model = own[1]
   agreement.begin("models.save") -- before the gathering of a sharded model
   for _, one in ipairs(own) do replicas.check("models.save", one) end
-  local state = model_parts.join(own, disk_state)
-  for name in pairs(state) do
-    if name:find("%.lora_%w+") then
-      core.raise(('models.save: the model has adapters ("%s"); call lora.merge before, or save them with lora.save')
-        :format(name))
-    end
+  local params = {}
+  for _, one in ipairs(own) do
+    for _, p in ipairs(one:parameters()) do params[#params + 1] = p end
   end
-  agreement.together("models.save", function()
-    if dist.rank() == 0 then write(model, state, path, o) end
+  schedule_free.around(params, function()
+    local state = model_parts.join(own, disk_state)
+    for name in pairs(state) do
+      if name:find("%.lora_%w+") then
+        core.raise(('models.save: the model has adapters ("%s"); call lora.merge before, or save them with lora.save')
+          :format(name))
+      end
+    end
+    agreement.together("models.save", function()
+      if dist.rank() == 0 then write(model, state, path, o) end
+    end)
   end)
 end
 

@@ -22,6 +22,13 @@ local torch = require "lockstep.torch"
 ---@field moments fun(group: table): string[] names of the tensors that are kept for each parameter
 ---@field own_state (fun(p: torch.Tensor, policy: optim.Policy): table<string, torch.Tensor>)? what is kept besides, in
 ---any shape: bucket.states has it, and `update` writes it
+---@field to_saved (fun(state: table<string, torch.Tensor>, p: torch.Tensor): table<string, torch.Tensor>)? what a state
+---holds in place of these tensors
+---@field from_saved (fun(state: table<string, torch.Tensor>, saved: table<string, torch.Tensor>))? takes that
+---@field note (fun(optimizer: optim.Optimizer))? is called once
+---@field before_step (fun(optimizer: optim.Optimizer))? raises where a step is a mistake
+---@field forget (fun(optimizer: optim.Optimizer))? lets the parameters be the result, as other weights are loaded
+---@field averaged (fun(optimizer: optim.Optimizer, fn: function, ...: any): any ...)? see optimizer:averaged
 ---@field is_collective boolean? whether all ranks must call `update` equally often
 ---@field takes_all_dtypes (fun(p: torch.Tensor): boolean)? whether `update` takes p, its master, gradient and moments
 ---in their own dtypes, rounds, and counts the step. Otherwise they are copied to one dtype
@@ -117,6 +124,7 @@ local function new(kind, params, opts)
   end
   -- One of the two that optim.groups returns may be empty.
   checker(kind)(count > 0, "a group must have parameters", "an empty array")
+  if kind.note then kind.note(self) end
   return self
 end
 
@@ -260,6 +268,7 @@ local STEP = { max_grad_norm = options.optional }
 ---@return torch.Tensor? norm a scalar tensor, with max_grad_norm
 function Optimizer:step(factor, opts)
   check_factor(factor)
+  if self.kind.before_step then self.kind.before_step(self) end
   local max_norm = opts and options.read("optimizer:step", opts, STEP).max_grad_norm
   if max_norm ~= nil then clipping.check("optimizer:step: max_grad_norm", max_norm) end
   factor = factor or 1
@@ -298,16 +307,46 @@ function Optimizer:state_dict()
     local moments = self.kind.moments(group)
     for _, p in ipairs(group.params) do
       local is_idle = not p.requires_grad and not self.state[p]
-      states[#states + 1] = is_idle and {} or state_of(self, p, moments, self.policies[i])
+      local state = is_idle and {} or state_of(self, p, moments, self.policies[i])
+      states[#states + 1] = self.kind.to_saved and not is_idle and self.kind.to_saved(state, p:detach()) or state
     end
   end
   return { states = states }
 end
 
+--- Takes values that were copied into the tensors of state_dict, where these are not the optimizer's own. Private to
+--- the library.
+---@param saved {states: table[]}
+function Optimizer:absorb(saved)
+  if not self.kind.from_saved then return end
+  local index = 0
+  torch.no_grad(function()
+    for _, group in ipairs(self.groups) do
+      for _, p in ipairs(group.params) do
+        index = index + 1
+        if next(saved.states[index]) then self.kind.from_saved(self.state[p], saved.states[index]) end
+      end
+    end
+  end)
+end
+
+--- Calls fn(...) while the parameters hold what the optimizer would have others use, and gives them their values back.
+--- optim.ScheduleFreeAdamW has an average of the weights; for all others these are the parameters as they are.
+---
+---     optimizer:averaged(function() torch.save(...) end)
+---@param fn function
+---@param ... any
+---@return any ...
+function Optimizer:averaged(fn, ...)
+  if self.kind.averaged then return self.kind.averaged(self, fn, ...) end
+  return fn(...)
+end
+
 --- Copies in what state_dict returned for the same parameters in the same order.
 ---@param saved {states: table[]}
 function Optimizer:load_state_dict(saved)
-  local own = self:state_dict().states
+  local present = self:state_dict()
+  local own = present.states
   if type(saved) ~= "table" or type(saved.states) ~= "table" or #saved.states ~= #own then
     core.raise(string.format("optimizer:load_state_dict: there are %d parameters, but the state holds %s", #own,
       type(saved) == "table" and type(saved.states) == "table" and #saved.states or "none"))
@@ -329,6 +368,7 @@ function Optimizer:load_state_dict(saved)
       for name, tensor in pairs(state) do tensor:copy_(saved.states[i][name]) end
     end
   end)
+  self:absorb(present)
 end
 
 return { check_array = check_array, new = new }

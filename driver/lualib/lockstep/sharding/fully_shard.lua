@@ -255,7 +255,7 @@ end
 ---@param requires_grad boolean
 ---@return sharding.FullyShard
 function FullyShard:requires_grad_(requires_grad)
-  for _, shard in self:named_parameters() do shard:requires_grad_(requires_grad) end
+  for _, shard in self:named_parameters() do shard:requires_grad_(requires_grad and shard:is_floating_point()) end
   return self
 end
 

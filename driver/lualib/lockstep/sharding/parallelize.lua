@@ -6,6 +6,7 @@ local core = require "lockstep.core"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local disagreement = require "lockstep.sharding.disagreement"
 local expert_parallel = require "lockstep.sharding.expert_parallel"
+local four_bit = require "lockstep.nn.four_bit"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local grids = require "lockstep.sharding.grid"
 local members_of = require "lockstep.sharding.members"
@@ -111,6 +112,8 @@ local function prepare(net, grid, opts, has_values)
   end
   local o = read_options(grid, opts)
   check_axes(grid)
+  check(grid.pp == 1 or select(2, four_bit.layers(net)) == 0, "layers in 4 bits cannot be divided into stages; load "
+    .. "the model with load_in_4bit = false, or leave pp out")
   compare(o, grid.ranks_of_all)
   if o.checkpoint ~= nil then net.checkpoint = o.checkpoint end
   if package.loaded["lockstep.dry_run"] then require("lockstep.sharding.planning.ranks").note(net, grid, o) end

@@ -86,6 +86,7 @@ end
 ---@field part state.Part? this rank's part, where no rank holds the whole
 ---@field object string the registered name
 ---@field field string? of an optimizer's state
+---@field absorb (fun())? lets an optimizer take what was copied into its tensors
 ---@field stage pipeline.Place? of a model whose layers are on several ranks
 ---@field holder integer? the rank that writes it, where not every rank has it: see state/stages.lua
 
@@ -112,7 +113,9 @@ end
 
 --- The tensors of each parameter: in the order of the groups, under the parameter's name if a module has it.
 local function tensors_of_optimizer(name, optimizer, names)
-  local found, states, index = {}, optimizer:state_dict().states, 0
+  local found, saved, index = {}, optimizer:state_dict(), 0
+  local states = saved.states
+  local function absorb() optimizer:absorb(saved) end
   for _, group in ipairs(optimizer.groups) do
     for _, p in ipairs(group.params) do
       index = index + 1
@@ -122,7 +125,7 @@ local function tensors_of_optimizer(name, optimizer, names)
         end
         local full = ("%s.state.%s.%s"):format(name, names[p] or index - 1, field)
         found[#found + 1] = entry_of({ name = full, tensor = tensor, is_model = false, index = index, field = field,
-          object = name }, p)
+          object = name, absorb = absorb }, p)
       end
     end
   end
@@ -441,10 +444,13 @@ end
 ---@param contents state.Contents
 ---@param saved table<string, torch.Tensor>
 function M.restore_tensors(contents, saved)
+  local absorbs = {}
   torch.no_grad(function()
     for _, own in ipairs(contents.tensors) do
       if own.part then sharded.restore(own.part, saved[own.name]) else own.tensor:copy_(saved[own.name]) end
+      if own.absorb then absorbs[own.absorb] = true end
     end
+    for absorb in pairs(absorbs) do absorb() end
   end)
 end
 

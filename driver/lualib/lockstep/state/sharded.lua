@@ -66,10 +66,11 @@ function M.each_whole(entries, take)
     if one.part and one.part.split then take(one, splits.whole(one.part.tensor, one.part.split)) end
   end
   for _, group in ipairs(groups_of(entries)) do
-    local dtype = select(2, next(group.entries)).part.tensor.dtype
+    local first = select(2, next(group.entries))
     local pieces = {}
     for i, one in ipairs(group.place.unit_parameters()) do
-      local entry = group.entries[one.name]
+      -- Parameters of several dtypes are gathered one dtype after the other. What an optimizer keeps has one.
+      local entry, dtype = group.entries[one.name], first.field and first.part.tensor.dtype or one.shard.dtype
       if entry and entry.part.tensor.dtype ~= dtype then
         core.raise(('run:save: the unit of "%s" has tensors of several dtypes, which one gathering cannot hold'):format(
           one.name))

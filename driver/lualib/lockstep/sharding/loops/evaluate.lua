@@ -12,6 +12,7 @@ local means = require "lockstep.sharding.loops.means"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
+local schedule_free = require "lockstep.optim.schedule_free"
 local sending = require "lockstep.sharding.sending"
 local splits = require "lockstep.nn.splits"
 local terminal = require "lockstep.log.terminal"
@@ -180,7 +181,7 @@ local function evaluate(model, batches, fn, opts)
     count:add(batch_count, holds)
   end
   model:eval()
-  local ok, message = pcall(torch.no_grad, function()
+  local ok, message = pcall(schedule_free.around, model:parameters(), torch.no_grad, function()
     local next_batch, filler = batches, o.filler
     if not filler then next_batch, filler = with_fillers(batches, is_sharded(model, modes), o.group) end
     local loop = core_sharding.lockstep(next_batch, { policy = "until_last", filler = filler, group = o.group })

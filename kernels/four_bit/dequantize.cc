@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+#include "ATen/Dispatch.h"
+#include "ATen/TensorIndexing.h"
+#include "ATen/TensorOperators.h"
+#include "ATen/ops/bitwise_and.h"
+#include "ATen/ops/bitwise_right_shift.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/from_blob.h"
+#include "ATen/ops/stack.h"
+#include "c10/util/Exception.h"
+#include "kernels/aten/parallel.h"
+#include "kernels/four_bit/four_bit.h"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr int kValues = 16;
+using Table = std::array<float, kValues>;
+
+// Quantiles of a normal distribution, scaled to [-1, 1], with an exact 0: appendix E of the paper.
+constexpr Table kNf4 = {-1.0F,
+                        -0.6961928009986877F,
+                        -0.5250730514526367F,
+                        -0.39491748809814453F,
+                        -0.28444138169288635F,
+                        -0.18477343022823334F,
+                        -0.09105003625154495F,
+                        0.0F,
+                        0.07958029955625534F,
+                        0.16093020141124725F,
+                        0.24611230194568634F,
+                        0.33791524171829224F,
+                        0.44070982933044434F,
+                        0.5626170039176941F,
+                        0.7229568362236023F,
+                        1.0F};
+
+// A sign and three bits. bitsandbytes divides 0.0625, 8, 12, 4, 6, 2 and 3 by 12.
+constexpr Table kFp4 = {0.0F,       0.0625F / 12, 8.0F / 12,  1.0F,          4.0F / 12,  6.0F / 12,
+                        2.0F / 12,  3.0F / 12,    -0.0F,      -0.0625F / 12, -8.0F / 12, -1.0F,
+                        -4.0F / 12, -6.0F / 12,   -2.0F / 12, -3.0F / 12};
+
+const Table& TableOf(const FourBit& matrix) { return matrix.is_fp4 ? kFp4 : kNf4; }
+
+at::Tensor AsFloat(const at::Tensor& bits) {
+  return bits.scalar_type() == at::kInt ? bits.view(at::kFloat) : bits;
+}
+
+int64_t BlocksOf(int64_t count, int64_t block) { return (count + block - 1) / block; }
+
+void CheckTensor(const char* name, const at::Tensor& given, const FourBit& matrix, int64_t count) {
+  TORCH_CHECK_VALUE(given.defined() && given.is_contiguous() && given.numel() == count,
+                    "dequantize_4bit: ", name, " must be ", count,
+                    " numbers in a row for a weight [", matrix.rows, ", ", matrix.columns,
+                    "] in blocks of ", matrix.block, ", got ",
+                    given.defined() ? given.sizes() : at::IntArrayRef());
+  TORCH_CHECK_VALUE(given.device() == matrix.packed.device(), "dequantize_4bit: ", name, " is on ",
+                    given.device(), ", but the weight is on ", matrix.packed.device(),
+                    "; move the whole module");
+}
+
+void Check(const FourBit& matrix, at::ScalarType dtype) {
+  TORCH_CHECK_VALUE(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf,
+                    "dequantize_4bit: the dtype must be float32, bfloat16 or float16, got ", dtype);
+  TORCH_CHECK_VALUE(matrix.block > 0 && matrix.block % 2 == 0 && matrix.nested_block > 0,
+                    "dequantize_4bit: blocks must be an even number, got ", matrix.block);
+  const int64_t count = matrix.rows * matrix.columns;
+  TORCH_CHECK_VALUE(count >= 0 && count % 2 == 0, "dequantize_4bit: a weight [", matrix.rows, ", ",
+                    matrix.columns, "] has an odd number of elements, and two make a byte");
+  TORCH_CHECK_VALUE(matrix.packed.defined() && matrix.packed.scalar_type() == at::kByte,
+                    "dequantize_4bit: the packed weight must be uint8");
+  CheckTensor("the packed weight", matrix.packed, matrix, count / 2);
+  const int64_t blocks = BlocksOf(count, matrix.block);
+  CheckTensor("absmax", matrix.absmax, matrix, blocks);
+  if (!matrix.nested_absmax.defined()) {
+    TORCH_CHECK_VALUE(AsFloat(matrix.absmax).scalar_type() == at::kFloat,
+                      "dequantize_4bit: absmax must be float32, got ", matrix.absmax.scalar_type());
+    return;
+  }
+  TORCH_CHECK_VALUE(matrix.absmax.scalar_type() == at::kByte,
+                    "dequantize_4bit: absmax must be uint8 with nested_absmax, got ",
+                    matrix.absmax.scalar_type());
+  CheckTensor("nested_absmax", matrix.nested_absmax, matrix, BlocksOf(blocks, matrix.nested_block));
+  CheckTensor("nested_map", matrix.nested_map, matrix, 256);
+  TORCH_CHECK_VALUE(AsFloat(matrix.nested_absmax).scalar_type() == at::kFloat &&
+                        AsFloat(matrix.nested_map).scalar_type() == at::kFloat,
+                    "dequantize_4bit: nested_absmax and nested_map must be float32, got ",
+                    matrix.nested_absmax.scalar_type(), " and ", matrix.nested_map.scalar_type());
+}
+
+// Returns the largest magnitudes of the blocks, float32.
+at::Tensor Magnitudes(const FourBit& matrix) {
+  if (!matrix.nested_absmax.defined()) return AsFloat(matrix.absmax);
+  const at::Tensor factors = AsFloat(matrix.nested_absmax)
+                                 .repeat_interleave(matrix.nested_block)
+                                 .narrow(0, 0, matrix.absmax.numel());
+  return AsFloat(matrix.nested_map).index_select(0, matrix.absmax.view(-1).to(at::kInt)) * factors +
+         matrix.offset;
+}
+
+// --- CPUs
+
+// Writes the numbers of blocks [begin, end). The 16 products of a block are rounded once, so that
+// the rest is copies.
+template <typename T>
+void DequantizeBlocks(const FourBit& matrix, const float* magnitudes, int64_t begin, int64_t end,
+                      T* out) {
+  const Table& table = TableOf(matrix);
+  const int64_t pairs = matrix.packed.numel(), step = matrix.block / 2;
+  const uint8_t* packed = matrix.packed.const_data_ptr<uint8_t>();
+  for (int64_t b = begin; b < end; ++b) {
+    std::array<T, kValues> products;
+    for (int i = 0; i < kValues; ++i) products[i] = static_cast<T>(table[i] * magnitudes[b]);
+    const int64_t last = std::min((b + 1) * step, pairs);
+    for (int64_t i = b * step; i < last; ++i) {
+      out[2 * i] = products[packed[i] >> 4];
+      out[2 * i + 1] = products[packed[i] & 15];
+    }
+  }
+}
+
+at::Tensor OnCpu(const FourBit& matrix, at::ScalarType dtype) {
+  const at::Tensor magnitudes = Magnitudes(matrix).contiguous();
+  at::Tensor result =
+      at::empty({matrix.rows, matrix.columns}, matrix.packed.options().dtype(dtype));
+  const int64_t grain = std::max<int64_t>(1, 32768 / matrix.block);
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, dtype, "dequantize_4bit", [&] {
+    auto* out = result.mutable_data_ptr<scalar_t>();
+    const float* most = magnitudes.const_data_ptr<float>();
+    ParallelFor(magnitudes.numel(), grain, [&](int64_t begin, int64_t end) {
+      DequantizeBlocks(matrix, most, begin, end, out);
+    });
+  });
+  return result;
+}
+
+}  // namespace
+
+at::Tensor Dequantize(const FourBit& matrix, at::ScalarType dtype) {
+  if (!matrix.packed.is_cpu()) return DequantizeByOperators(matrix, dtype);
+  Check(matrix, dtype);
+  return OnCpu(matrix, dtype);
+}
+
+at::Tensor DequantizeByOperators(const FourBit& matrix, at::ScalarType dtype) {
+  Check(matrix, dtype);
+  const at::Tensor packed = matrix.packed.view(-1), magnitudes = Magnitudes(matrix);
+  Table values = TableOf(matrix);
+  const at::Tensor table =
+      at::from_blob(values.data(), {kValues}, at::kFloat).clone().to(packed.device());
+  const at::Tensor codes =
+      at::stack({at::bitwise_right_shift(packed, 4), at::bitwise_and(packed, 15)}, -1);
+  at::Tensor numbers = table.index_select(0, codes.view(-1).to(at::kInt));
+  if (numbers.numel() % matrix.block == 0) {
+    numbers.view({-1, matrix.block}).mul_(magnitudes.unsqueeze(1));
+  } else {
+    numbers.mul_(magnitudes.repeat_interleave(matrix.block).narrow(0, 0, numbers.numel()));
+  }
+  return numbers.to(dtype).view({matrix.rows, matrix.columns});
+}
+
+}  // namespace lockstep::kernels
