@@ -7,6 +7,8 @@
 --- A rank runs its list as pipeline/runner.lua does: it starts a batch of messages and goes on, and an operation waits
 --- for the message that it needs. A batch has arrived when both ranks have started it.
 
+local schedule = require "lockstep.sharding.pipeline.schedule"
+
 local M = {}
 
 ---@class pipeline.Timing
@@ -14,7 +16,7 @@ local M = {}
 ---@field bubble number the share of the time in which a rank waits, on average
 ---@field ends number[] when each rank is done
 
-local function key(gradient, stage, micro_batch) return (gradient and "b" or "f") .. stage .. " " .. micro_batch end
+local key = schedule.key
 
 --- Runs one rank's list until it waits for another rank. Returns whether an operation was done.
 local function go_on(rank, o, started)
