@@ -50,28 +50,42 @@ end
 --- returns the source that holds the sample, and the sample's number and epoch there.
 local views = setmetatable({}, { __mode = "k" })
 
+--- Makes a value that has samples by number, their number and, as source:place(index), their places.
+---@param name string for messages
+---@param size integer
+---@param get fun(index: integer): table
+---@param place fun(index: integer): string
+---@param fields table<string, any> what it has beside its samples
+---@return data.Source
+local function new_source(name, size, get, place, fields)
+  local source = newproxy(true)
+  local meta = getmetatable(source)
+  local function checked(index)
+    plain.check(plain.is_whole(index, 1) and index <= size, "%s[%s]: it has the samples 1 to %d", name, index, size)
+    return index
+  end
+  meta.__name = name
+  function meta.__len() return size end
+  local function place_of(_, index) return place(checked(index)) end
+  function meta.__index(_, index)
+    if index == "place" then return place_of end
+    if type(index) ~= "number" then return fields[index] end
+    return get(checked(index))
+  end
+  return source
+end
+
 --- Makes a source whose samples lie in others.
 ---@param name string for messages
 ---@param size integer
 ---@param locate fun(index: integer, epoch: integer, seed: integer?): data.Source, integer, integer
 ---@return data.Source
 local function new_view(name, size, locate)
-  local view = newproxy(true)
-  local meta = getmetatable(view)
-  meta.__name = name
-  function meta.__len() return size end
-  local function find(index)
-    plain.check(type(index) == "number" and index >= 1 and index <= size and index % 1 == 0,
-      "%s[%s]: it has the samples 1 to %d", name, index, size)
-    return M.resolve(view, index, 0)
-  end
-  local function place(_, index) return M.place(find(index)) end
-  function meta.__index(_, index)
-    if index == "place" then return place end
-    if type(index) ~= "number" then return nil end
-    local leaf, of_leaf = find(index)
+  local view
+  view = new_source(name, size, function(index)
+    local leaf, of_leaf = M.resolve(view, index, 0)
     return leaf[of_leaf]
-  end
+  end, function(index) return M.place(M.resolve(view, index, 0)) end, {})
   views[view] = locate
   return view
 end
@@ -134,21 +148,12 @@ end
 ---@param fields table<string, any> what the new source has beside its samples
 ---@return data.Source
 function M.changed(name, source, change, fields)
-  local changed, size = newproxy(true), #source
-  local meta = getmetatable(changed)
-  meta.__name = name
-  function meta.__len() return size end
-  local function place(_, index) return M.place(source, index) end
-  function meta.__index(_, index)
-    if index == "place" then return place end
-    if type(index) ~= "number" then return fields[index] end
-    plain.check(plain.is_whole(index, 1) and index <= size, "%s[%s]: it has the samples 1 to %d", name, index, size)
+  return new_source(name, #source, function(index)
     local sample = source[index]
     local ok, result = pcall(change, sample)
     if ok then return result end
     return core.raise(M.place(source, index) .. ": " .. tostring(result):gsub("^[^\n]-%.lua:%d+: ", ""))
-  end
-  return changed
+  end, function(index) return M.place(source, index) end, fields)
 end
 
 --- See data.mix.
@@ -183,10 +188,8 @@ function M.split(source, opts)
   local o = options.read("data.split", opts, { held_out = options.required, seed = 0 })
   local size, count = #source, o.held_out
   if type(count) == "number" and count > 0 and count < 1 then count = math.max(1, math.floor(count * size + 0.5)) end
-  if type(count) ~= "number" or not (count >= 0 and count % 1 == 0) or count >= size then
-    core.raise(("data.split: held_out must be a share below 1, or a number of samples below the %d there are; got %s")
-      :format(size, tostring(o.held_out)))
-  end
+  plain.check(type(count) == "number" and count >= 0 and count % 1 == 0 and count < size, "data.split: held_out must "
+    .. "be a share below 1, or a number of samples below the %d there are; got %s", size, o.held_out)
   local function part(name, first, length)
     return new_view(name, length, function(index, epoch)
       return source, core_sharding.permute(size, o.seed, 0, first + index - 1), epoch
