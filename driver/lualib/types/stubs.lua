@@ -13,13 +13,10 @@
 local core = require "lockstep.core"
 local schema = require "lockstep.help.schema"
 
+local RESERVED = require("lockstep.help.syntax").KEYWORDS
+
 local M = {}
 
-local RESERVED = {}
-for word in ("and break do else elseif end false for function if in local nil not or repeat return then true until "
-  .. "while"):gmatch("%a+") do
-  RESERVED[word] = true
-end
 
 --- Keys that factories (torch.zeros and others) take in addition to their parameters.
 local FACTORY_OPTIONS = "torch.FactoryOptions"

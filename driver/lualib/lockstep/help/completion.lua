@@ -4,12 +4,10 @@
 
 local core = require "lockstep.core"
 local nn = require "lockstep.nn"
+local syntax = require "lockstep.help.syntax"
 local torch = require "lockstep.torch"
 
 local M = {}
-
-local KEYWORDS = { "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local",
-  "nil", "not", "or", "repeat", "return", "then", "true", "until", "while" }
 
 --- Names that can stand behind `value` and a dot or a colon, as the keys of a set. Looks into tables, and calls
 --- nothing of the user's.
@@ -75,7 +73,7 @@ function M.complete(word, environment)
   else
     before, separator, begun = "", "", word
     names = M.names_of(environment, ".")
-    for _, keyword in ipairs(KEYWORDS) do names[keyword] = true end
+    for keyword in pairs(syntax.KEYWORDS) do names[keyword] = true end
   end
   local found = {}
   for name in pairs(names) do

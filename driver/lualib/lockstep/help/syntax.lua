@@ -41,7 +41,8 @@ local M = {}
 ---@field bindings syntax.Binding[]?
 ---@field uses_self boolean?
 
-local KEYWORDS = plain.words("and break do else elseif end false for function if in local nil not or repeat "
+--- The words that are no names.
+M.KEYWORDS = plain.words("and break do else elseif end false for function if in local nil not or repeat "
   .. "return then true until while")
 
 --- Returns the end of a quoted string that begins at `first`.
@@ -65,7 +66,7 @@ local function token_at(text, at)
   if is_comment then return nil, select(2, text:find("[^\n]*", at)) end
   if text:find("^[\"']", at) then return "string", end_of_string(text, at) end
   local word = text:match("^[%a_][%w_]*", at)
-  if word then return KEYWORDS[word] and "keyword" or "name", at + #word - 1 end
+  if word then return M.KEYWORDS[word] and "keyword" or "name", at + #word - 1 end
   local number = text:match("^%d*%.?%d*[eE][+-]?%d+", at) or text:match("^%.?%d[%w.]*", at)
   if number then return "number", at + #number - 1 end
   local operator = text:match("^%.%.%.?", at) or text:match("^[=~<>]=", at) or text:match("^::", at)
