@@ -65,6 +65,13 @@ function M.copy(map, more)
   return copy
 end
 
+--- Returns a value, but nil for the null of JSON.
+---@param value any
+---@return any
+function M.given(value)
+  if value ~= core.null then return value end
+end
+
 --- Returns whether a value is a whole number of at least `least`.
 ---@param value any
 ---@param least number

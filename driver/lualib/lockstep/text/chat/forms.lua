@@ -26,9 +26,7 @@ local SHARED = { "tools", "documents", "chat_template_kwargs" }
 -- Columns of pictures and the like, whose places LLaMA-Factory marks in the text.
 local MEDIA = { "images", "videos", "audios" }
 
-local function given(value)
-  if value ~= core.null then return value end
-end
+local given = plain.given
 
 local function message(role, content) return { role = role, content = content } end
 

@@ -11,9 +11,7 @@ local REASONING = { "reasoning_content", "thinking", "reasoning" }
 
 local null = data.null
 
-local function given(value)
-  if value ~= null then return value end
-end
+local given = plain.given
 
 --- Returns the keys of a message in order.
 local function keys_of(message)

@@ -5,6 +5,7 @@
 
 local core = require "lockstep.core"
 local jinja = require "lockstep.text.jinja"
+local plain = require "lockstep.plain"
 local unicode = require "lockstep.text.jinja.unicode"
 
 local M = {}
@@ -35,9 +36,7 @@ local function json(value) return (to_json:render { v = value }) end
 
 local function trim(text) return unicode.lstrip(unicode.rstrip(text)) end
 
-local function given(value)
-  if value ~= core.null then return value end
-end
+local given = plain.given
 
 --- Returns a list, empty for nil and null. Nothing would be written of a map.
 local function list_of(name, what, value)

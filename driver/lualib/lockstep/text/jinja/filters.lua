@@ -6,6 +6,7 @@ local json = require "lockstep.text.jinja.json"
 local limits = require "lockstep.text.jinja.limits"
 local methods = require "lockstep.text.jinja.methods"
 local operators = require "lockstep.text.jinja.operators"
+local plain = require "lockstep.plain"
 local tests = require "lockstep.text.jinja.tests"
 local unicode = require "lockstep.text.jinja.unicode"
 local values = require "lockstep.text.jinja.values"
@@ -18,9 +19,7 @@ local fail, truth, str, integer = values.fail, values.truth, values.str, methods
 
 local function flag(value) return value ~= nil and truth(value) end
 
-local function given(value)
-  if value ~= values.none then return value end
-end
+local given = plain.given
 
 --- Adds a filter of a text that gives text: markup stays markup.
 local function add_text_filter(name, fn, params)
