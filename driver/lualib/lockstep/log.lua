@@ -138,10 +138,8 @@ function M.count_flops(opts)
   elseif peak == nil and dist.device() ~= "cpu" then
     local model = peaks.model_here()
     peak = model and peaks.of_model(model)
-    if not peak then
-      core.raise(string.format("log.count_flops: no peak is known of this machine's GPU (%s); give peak = FLOP/s",
-        model or "several models, or none that /proc/driver/nvidia names"))
-    end
+    plain.check(peak, "log.count_flops: no peak is known of this machine's GPU (%s); give peak = FLOP/s",
+      model or "several models, or none that /proc/driver/nvidia names")
   elseif peak ~= nil and not (type(peak) == "number" and peak > 0) then
     core.raise('log.count_flops: peak must be FLOP/s above 0 or a name as "H100 SXM", not ' .. tostring(peak))
   end

@@ -75,9 +75,8 @@ function M.warmup_stable_decay(given)
   local o = read("warmup_stable_decay", given,
     { warmup_steps = 0, total_steps = options.required, decay_steps = options.required, final_factor = 0 })
   local start = o.total_steps - o.decay_steps
-  if start < o.warmup_steps then
-    core.raise("schedule.warmup_stable_decay: warmup_steps and decay_steps together exceed total_steps")
-  end
+  plain.check(start >= o.warmup_steps, "schedule.warmup_stable_decay: warmup_steps and decay_steps together exceed "
+    .. "total_steps")
   return of_steps("warmup_stable_decay", function(step)
     if step < o.warmup_steps then return (step + 1) / o.warmup_steps end
     return 1 - (1 - o.final_factor) * progress(o, step, start)

@@ -146,9 +146,8 @@ end
 
 local function read_steps(steps)
   local from, to = steps[1], steps[2]
-  if #steps ~= 2 or not plain.is_whole(from, 0) or not plain.is_whole(to, 0) or to < from then
-    core.raise("lockstep.profile: steps must be the first and the last step to trace, as in {10, 12}")
-  end
+  plain.check(#steps == 2 and plain.is_whole(from, 0) and plain.is_whole(to, 0) and to >= from,
+    "lockstep.profile: steps must be the first and the last step to trace, as in {10, 12}")
   return from, to
 end
 

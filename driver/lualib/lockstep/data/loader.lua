@@ -158,9 +158,8 @@ end
 --- Counts and reports a sample that cannot be prepared.
 local function skip(self, message)
   self.skipped, self.skips_in_a_row = self.skipped + 1, self.skips_in_a_row + 1
-  if self.skips_in_a_row > self.size then
-    core.raise(("data.loader: no sample of a whole epoch can be prepared; the last: %s"):format(message))
-  end
+  plain.check(self.skips_in_a_row <= self.size, "data.loader: no sample of a whole epoch can be prepared; the last: %s",
+    message)
   -- After a resume the first one is reported too.
   if self.skipped <= PRINTED_SKIPS or self.skipped >= (self.next_report or 0) then
     self.next_report = math.max(self.skipped, PRINTED_SKIPS) * 2
@@ -392,15 +391,12 @@ local function check(o)
   check_whole("prefetch", o.prefetch, 1, MAX_PREFETCH)
   check_whole("seed", o.seed, 0)
   -- NaN is not above 0.
-  if type(o.report_after_s) ~= "number" or not (o.report_after_s > 0) or o.report_after_s > 1e9 then
-    core.raise("data.loader: report_after_s must be a number of seconds above 0, not " .. tostring(o.report_after_s))
-  end
+  plain.check(type(o.report_after_s) == "number" and o.report_after_s > 0 and o.report_after_s <= 1e9,
+    "data.loader: report_after_s must be a number of seconds above 0, not %s", o.report_after_s)
   if o.epochs ~= nil then check_whole("epochs", o.epochs, 1) end
   check_whole("world", o.world, 1)
   check_whole("rank", o.rank, 0)
-  if o.rank >= o.world then
-    core.raise(("data.loader: rank must be from 0 to world - 1 = %d, not %d"):format(o.world - 1, o.rank))
-  end
+  plain.check(o.rank < o.world, "data.loader: rank must be from 0 to world - 1 = %d, not %d", o.world - 1, o.rank)
   plain.check(o.on_error == "error" or o.on_error == "skip",
     'data.loader: on_error must be "error" or "skip", not "%s"', o.on_error)
   if o.device ~= nil and o.device ~= "cpu" and not tostring(o.device):find "^cuda:?%d*$" then

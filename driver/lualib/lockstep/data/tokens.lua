@@ -34,10 +34,8 @@ end
 function Tokens:slice(first, last)
   check_integer("first", first)
   check_integer("last", last)
-  if first < 0 or last < first or last > self.size then
-    core.raise(("tokens:slice: positions %d to %d (excluded) are not within the %d tokens of %s"):format(first, last,
-      self.size, self.path))
-  end
+  plain.check(first >= 0 and last >= first and last <= self.size, "tokens:slice: positions %d to %d (excluded) are not "
+    .. "within the %d tokens of %s", first, last, self.size, self.path)
   local ids = self.ids:narrow(0, first, last - first):to { dtype = torch.int64 }
   if last > first then self:check(ids, first) end
   return ids

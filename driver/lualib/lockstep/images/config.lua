@@ -87,18 +87,14 @@ local KINDS = {
 
 local function check(path, key, value)
   local expected, holds = unpack(KINDS[CHECKS[key]])
-  if not holds(value) then
-    core.raise(string.format('images.processor: %s: "%s" must be %s, got %s', path, key, expected, show(value)))
-  end
+  plain.check(holds(value), 'images.processor: %s: "%s" must be %s, got %s', path, key, expected, show(value))
   return value
 end
 
 local function read_size(path, size, config)
-  if type(size) ~= "table" or not plain.is_whole(size.shortest_edge, 1)
-      or not plain.is_whole(size.longest_edge, 1) then
-    core.raise(string.format('images.processor: %s: "size" must hold shortest_edge and longest_edge, numbers of pixels '
-      .. 'of at least 1; got %s', path, show(size)))
-  end
+  plain.check(type(size) == "table" and plain.is_whole(size.shortest_edge, 1) and plain.is_whole(size.longest_edge, 1),
+    'images.processor: %s: "size" must hold shortest_edge and longest_edge, numbers of pixels of at least 1; got %s',
+    path, show(size))
   for key in pairs(size) do
     plain.check(key == "shortest_edge" or key == "longest_edge",
       'images.processor: %s: "size" has an unknown key "%s"', path, key)
@@ -120,10 +116,8 @@ function M.read(kind, given, path, fallback)
   local type_key = kind .. "_processor_type"
   local name = given[type_key] or fallback
   local defaults = name and TYPES[kind][name]
-  if not defaults then
-    core.raise(string.format('images.processor: %s: "%s" is %s; known: %s', path, type_key, tostring(name),
-      table.concat(plain.keys(TYPES[kind]), ", ")))
-  end
+  plain.check(defaults, 'images.processor: %s: "%s" is %s; known: %s', path, type_key, name,
+    table.concat(plain.keys(TYPES[kind]), ", "))
   local config = plain.copy(defaults)
   read_size(path, given.size ~= nil and given.size ~= core.null and given.size or defaults.size, config)
   config.size = nil

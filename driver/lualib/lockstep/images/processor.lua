@@ -29,10 +29,8 @@ end
 
 local function check_ratio(height, width)
   local ratio = math.max(height, width) / math.min(height, width)
-  if ratio > 200 then
-    core.raise(string.format("images.processor: a picture of %d x %d pixels (width x height): one side is %.0f times "
-      .. "the other; at most 200 is supported", width, height, ratio))
-  end
+  plain.check(ratio <= 200, "images.processor: a picture of %d x %d pixels (width x height): one side is %.0f times "
+    .. "the other; at most 200 is supported", width, height, ratio)
 end
 
 --- Returns the size nearest to height x width that keeps its shape. Both sides are multiples of `factor`. The pixels of
@@ -90,10 +88,8 @@ local function video_size(c, frames, height, width)
     local share = math.min(c.max_video_tokens * factor * factor, math.floor(max_pixels / frames))
     max_pixels = math.max(share, floor) * frames
   end
-  if frames < c.temporal_patch_size then
-    core.raise(string.format("images.processor: a video of %d frames is too short; a patch spans %d frames", frames,
-      c.temporal_patch_size))
-  end
+  plain.check(frames >= c.temporal_patch_size, "images.processor: a video of %d frames is too short; a patch spans %d "
+    .. "frames", frames, c.temporal_patch_size)
   if height < factor or width < factor then
     local scale = math.max(factor / height, factor / width)
     height, width = math.floor(height * scale), math.floor(width * scale)

@@ -86,10 +86,9 @@ function M.trunc_normal_(tensor, opts)
   local o = options.read("nn.init.trunc_normal_", opts, { mean = 0, std = 1, a = -2, b = 2 })
   check_at_least("trunc_normal_", "std", o.std, 0)
   check_at_least("trunc_normal_", "b", o.b, o.a)
-  if o.mean < o.a - 2 * o.std or o.mean > o.b + 2 * o.std then
-    core.raise(string.format("nn.init.trunc_normal_: the mean %g is more than 2 std (%g) outside of the interval from "
-      .. "%g to %g, where the mapping is not exact; move a and b", o.mean, o.std, o.a, o.b))
-  end
+  plain.check(o.mean >= o.a - 2 * o.std and o.mean <= o.b + 2 * o.std, "nn.init.trunc_normal_: the mean %g is more "
+    .. "than 2 std (%g) outside of the interval from %g to %g, where the mapping is not exact; move a and b", o.mean,
+    o.std, o.a, o.b)
   if o.std == 0 then return M.constant_(tensor, math.min(math.max(o.mean, o.a), o.b)) end
   local lowest, highest = below((o.a - o.mean) / o.std), below((o.b - o.mean) / o.std)
   return filled("trunc_normal_", tensor, function(t)

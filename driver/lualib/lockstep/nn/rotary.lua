@@ -10,6 +10,7 @@
 local core = require "lockstep.core"
 local fused = require "lockstep.nn.fused"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -23,10 +24,8 @@ end
 
 local function need(o, ...)
   for _, key in ipairs { ... } do
-    if type(o[key]) ~= "number" then
-      core.raise(string.format('nn.rotary: rope_type "%s" needs the number "%s", got %s', o.rope_type, key,
-        tostring(o[key])))
-    end
+    plain.check(type(o[key]) == "number", 'nn.rotary: rope_type "%s" needs the number "%s", got %s', o.rope_type, key,
+      tostring(o[key]))
   end
 end
 
@@ -43,10 +42,10 @@ end
 local function llama3(o)
   need(o, "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
   local length = o.original_max_position_embeddings
-  local plain = plain_frequencies(o)
-  local wavelength = 2 * math.pi / plain
+  local frequencies = plain_frequencies(o)
+  local wavelength = 2 * math.pi / frequencies
   local is_long, is_short = wavelength:gt(length / o.low_freq_factor), wavelength:lt(length / o.high_freq_factor)
-  local stretched = torch.where(is_long, plain / o.factor, plain)
+  local stretched = torch.where(is_long, frequencies / o.factor, frequencies)
   local share = (length / wavelength - o.low_freq_factor) / (o.high_freq_factor - o.low_freq_factor)
   local mixed = (1 - share) * stretched / o.factor + share * stretched
   return torch.where(is_long:logical_or(is_short), stretched, mixed), 1
@@ -80,10 +79,9 @@ local function longrope(o)
   local both = {}
   for i, key in ipairs { "short_factor", "long_factor" } do
     local factors = o[key]
-    if type(factors) ~= "table" or #factors ~= o.dim / 2 then
-      core.raise(string.format('nn.rotary: rope_type "longrope" needs %d numbers "%s", one for each pair of dimensions'
-        .. ", got %s", o.dim / 2, key, type(factors) == "table" and #factors or tostring(factors)))
-    end
+    plain.check(type(factors) == "table" and #factors == o.dim / 2, 'nn.rotary: rope_type "longrope" needs %d numbers '
+      .. '"%s", one for each pair of dimensions, got %s', o.dim / 2, key,
+      type(factors) == "table" and #factors or factors)
     both[i] = 1 / (torch.tensor(factors, F32) * powers)
   end
   local original = o.original_max_position_embeddings
@@ -175,14 +173,10 @@ function Rotary:__call(position_ids, opts) return self:cos_sin(self:angles(posit
 ---@return nn.Rotary
 function M.rotary(opts)
   local o = options.read("nn.rotary", opts, OPTIONS)
-  if type(o.dim) ~= "number" or o.dim < 2 or o.dim % 2 ~= 0 then
-    core.raise("nn.rotary: dim must be an even number of at least 2, got " .. tostring(o.dim))
-  end
+  plain.check(type(o.dim) == "number" and o.dim >= 2 and o.dim % 2 == 0, "nn.rotary: dim must be an even number of at "
+    .. "least 2, got %s", o.dim)
   local kind = KINDS[o.rope_type]
-  if not kind then
-    core.raise(string.format('nn.rotary: unknown rope_type "%s" (known: %s)', o.rope_type,
-      KNOWN))
-  end
+  plain.check(kind, 'nn.rotary: unknown rope_type "%s" (known: %s)', o.rope_type, KNOWN)
   local frequencies, factor, long = torch.no_grad(kind, o)
   return setmetatable({ frequencies = frequencies, factor = factor, on_device = {}, long_frequencies = long,
     long_from = long and o.original_max_position_embeddings, ntk = kind == dynamic and o or nil }, Rotary)

@@ -182,10 +182,9 @@ local function token_dim(x) return x:dim() - 2 end
 
 --- Returns how many tokens each rank has of x, on `dim`, and notes it for check_share.
 local function share_of(owner, x, dim)
-  if x:size(dim) % owner.size ~= 0 then
-    core.raise(("sharding.tensor_parallel: sequence = true takes a multiple of %d tokens, one share for each rank, got "
-      .. "%d; pad the batch (batching.prepare has pad_to_multiple_of)"):format(owner.size, x:size(dim)))
-  end
+  plain.check(x:size(dim) % owner.size == 0, "sharding.tensor_parallel: sequence = true takes a multiple of %d tokens, "
+    .. "one share for each rank, got %d; pad the batch (batching.prepare has pad_to_multiple_of)", owner.size,
+    x:size(dim))
   local share = x:size(dim) / owner.size
   if owner.shares then owner.shares[share] = true end
   return share
@@ -311,11 +310,9 @@ end
 local function check_common_generator(owner, number)
   local numbers = dist.all_gather_object(number, { group = owner.group })
   for i, other in ipairs(numbers) do
-    if other ~= numbers[1] then
-      core.raise(("sharding.tensor_parallel: ranks %d and %d of the group draw different random numbers, so dropout "
-        .. "between the layers would drop different values of the same token; give all ranks of the group one "
-        .. "torch.manual_seed"):format(owner.ranks[1], owner.ranks[i]))
-    end
+    plain.check(other == numbers[1], "sharding.tensor_parallel: ranks %d and %d of the group draw different random "
+      .. "numbers, so dropout between the layers would drop different values of the same token; give all ranks of the "
+      .. "group one torch.manual_seed", owner.ranks[1], owner.ranks[i])
   end
   owner.has_common_generator = true
 end
@@ -371,10 +368,9 @@ end
 ---@param name string? of the parameter, for the error
 ---@return torch.Tensor
 function M.own(whole, split, name)
-  if whole:dim() <= split.dim or whole:size(split.dim) ~= split.total then
-    core.raise(('"%s": a whole value has %d elements on dimension %d, which is split over ranks, got shape %s'):format(
-      name or "a tensor", split.total, split.dim, tostring(whole.shape)))
-  end
+  plain.check(whole:dim() > split.dim and whole:size(split.dim) == split.total, '"%s": a whole value has %d elements '
+    .. 'on dimension %d, which is split over ranks, got shape %s', name or "a tensor", split.total, split.dim,
+    whole.shape)
   return whole:narrow(split.dim, split.start, math.min(largest_part(split), split.total - split.start))
 end
 

@@ -167,10 +167,9 @@ function Chat:spans(template, variables, first)
   if not learnt then return self:all_spans(template, variables, first) end
   local text, spans = self:all_spans(template, variables, first)
   local before, kept = spans_of.count_assistants(messages, first - 1), {}
-  if #spans ~= #learnt - before then
-    core.raise(("chat:encode: %s marks %d parts of %d messages of the assistant, so it is not known which part is that "
-      .. "of a message with weight or train; mark each message once"):format(template.name, #spans, #learnt - before))
-  end
+  plain.check(#spans == #learnt - before, "chat:encode: %s marks %d parts of %d messages of the assistant, so it is "
+    .. "not known which part is that of a message with weight or train; mark each message once", template.name, #spans,
+    #learnt - before)
   for i, span in ipairs(spans) do
     if learnt[before + i] then kept[#kept + 1] = span end
   end

@@ -60,10 +60,8 @@ end
 local function check_specials(tokens)
   local seen = {}
   for i, token in ipairs(tokens) do
-    if type(token) ~= "string" or token == "" then
-      core.raise(("%s: special_tokens[%d] must be a text, not %s"):format(NAME, i,
-        token == "" and "an empty one" or "a " .. type(token)))
-    end
+    plain.check(type(token) == "string" and token ~= "", "%s: special_tokens[%d] must be a text, not %s", NAME, i,
+      token == "" and "an empty one" or "a " .. type(token))
     plain.check(pcall(core.json_encode, token), "%s: special_tokens[%d] is not UTF-8", NAME, i)
     if seen[token] then core.raise(('%s: special_tokens has "%s" twice'):format(NAME, token)) end
     seen[token] = true
@@ -81,10 +79,8 @@ local function check_options(o)
   end
   plain.check(o.min_frequency >= 1 and o.min_frequency < 2 ^ 31 and o.min_frequency % 1 == 0,
     "%s: min_frequency must be a whole number of at least 1, got %s", NAME, o.min_frequency)
-  if type(o.dir) ~= "string" or o.dir == "" then
-    core.raise(("%s: dir must be the path of a folder, not %s"):format(NAME,
-      o.dir == "" and "an empty string" or "a " .. type(o.dir)))
-  end
+  plain.check(type(o.dir) == "string" and o.dir ~= "", "%s: dir must be the path of a folder, not %s", NAME,
+    o.dir == "" and "an empty string" or "a " .. type(o.dir))
   if o.chat_template == nil then return end
   plain.check(type(o.chat_template) == "string" and pcall(core.json_encode, o.chat_template),
     "%s: chat_template must be the text of a template, in UTF-8", NAME)

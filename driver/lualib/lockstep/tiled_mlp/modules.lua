@@ -50,10 +50,8 @@ end
 
 --- Raises for a module that cannot run in tiles.
 local function check(name, module)
-  if getmetatable(module) == nn.ModuleList then
-    core.raise(('tiled_mlp.apply: "%s" is a ModuleList, which has no forward; name its members, "%s.*"'):format(name,
-      name))
-  end
+  plain.check(getmetatable(module) ~= nn.ModuleList, 'tiled_mlp.apply: "%s" is a ModuleList, which has no forward; '
+    .. 'name its members, "%s.*"', name, name)
   for _, below in module:named_modules() do
     if fully_shard.is_sharded(below) then
       core.raise(('tiled_mlp.apply: "%s" is a unit of sharding.fully_shard, and each tile would gather it anew; give '
@@ -95,10 +93,8 @@ function M.replace(found, call)
     local function inner(self, ...) return (layer.own or getmetatable(self).forward)(self, ...) end
     local function forward(self, x, ...)
       if layer.is_removed then return inner(self, x, ...) end
-      if select("#", ...) > 0 then
-        core.raise(("tiled_mlp: %s was called with %d arguments, and only its first can be cut into tiles"):format(
-          one.name, 1 + select("#", ...)))
-      end
+      plain.check(select("#", ...) == 0, "tiled_mlp: %s was called with %d arguments, and only its first can be cut "
+        .. "into tiles", one.name, 1 + select("#", ...))
       return call(inner, self, x)
     end
     layers[forward] = layer
