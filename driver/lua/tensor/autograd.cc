@@ -21,19 +21,8 @@ std::vector<at::Tensor> ReadOneOrMore(lua_State* state, int index, const char* n
   return ReadTensors(state, index, name);
 }
 
-std::optional<bool> OptionalBoolean(const OptionTable& options, lua_State* state, const char* key) {
-  if (!options.Push(key)) return std::nullopt;
-  const bool value = ReadBoolean(state, -1, key);
-  lua_pop(state, 1);
-  return value;
-}
-
-std::vector<at::Tensor> OptionalTensors(const OptionTable& options, lua_State* state,
-                                        const char* key) {
-  if (!options.Push(key)) return {};
-  std::vector<at::Tensor> tensors = ReadOneOrMore(state, lua_gettop(state), key);
-  lua_pop(state, 1);
-  return tensors;
+std::vector<at::Tensor> OptionalTensors(const OptionTable& options, const char* key) {
+  return options.Find(key, ReadOneOrMore).value_or(std::vector<at::Tensor>());
 }
 
 // "torch.grad: inputs[2], float32 {3},"
@@ -59,11 +48,10 @@ int Backward(lua_State* state) {
     throw Error("backward: the options are the last argument, but another one follows them");
   const OptionTable options(state, gradient_first ? 3 : 2, "backward",
                             {"gradient", "retain_graph", "create_graph", "inputs"});
-  for (at::Tensor& gradient : OptionalTensors(options, state, "gradient"))
-    gradients.push_back(gradient);
-  const std::optional<bool> retain_graph = OptionalBoolean(options, state, "retain_graph");
+  for (at::Tensor& gradient : OptionalTensors(options, "gradient")) gradients.push_back(gradient);
+  const std::optional<bool> retain_graph = options.Find("retain_graph", ReadBoolean);
   const bool create_graph = options.Boolean("create_graph", false);
-  const std::vector<at::Tensor> inputs = OptionalTensors(options, state, "inputs");
+  const std::vector<at::Tensor> inputs = OptionalTensors(options, "inputs");
   PrefixErrors("backward", [&] {
     torch::autograd::backward({tensor}, gradients, retain_graph, create_graph, inputs);
   });
@@ -77,8 +65,8 @@ int Grad(lua_State* state) {
   const std::vector<at::Tensor> inputs = ReadOneOrMore(state, 2, "torch.grad: inputs");
   const OptionTable options(state, 3, "torch.grad",
                             {"grad_outputs", "allow_unused", "retain_graph", "create_graph"});
-  const std::vector<at::Tensor> grad_outputs = OptionalTensors(options, state, "grad_outputs");
-  const std::optional<bool> retain_graph = OptionalBoolean(options, state, "retain_graph");
+  const std::vector<at::Tensor> grad_outputs = OptionalTensors(options, "grad_outputs");
+  const std::optional<bool> retain_graph = options.Find("retain_graph", ReadBoolean);
   const bool create_graph = options.Boolean("create_graph", false);
   const bool allow_unused = options.Boolean("allow_unused", false);
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -95,8 +83,7 @@ int Grad(lua_State* state) {
                                " does not take part in the outputs; with "
                                "{allow_unused = true} its gradient is nil"));
   }
-  PushTensors(state, gradients);
-  return 1;
+  return PushTensors(state, gradients);
 }
 
 int NoGrad(lua_State* state) { return CallInGradMode(state, false, "torch.no_grad: the argument"); }
@@ -112,9 +99,6 @@ int InferenceMode(lua_State* state) {
   return lua_gettop(state);
 }
 
-int IsGradEnabled(lua_State* state) {
-  lua_pushboolean(state, at::GradMode::is_enabled());
-  return 1;
-}
+int IsGradEnabled(lua_State* state) { return PushBoolean(state, at::GradMode::is_enabled()); }
 
 }  // namespace lockstep::lua

@@ -47,14 +47,10 @@ at::DeviceIndex DeviceAt(lua_State* state, int index) {
 
 // --- Devices and memory --------------------------------------------------------------------------
 
-int IsAvailable(lua_State* state) {
-  lua_pushboolean(state, at::hasCUDA());
-  return 1;
-}
+int IsAvailable(lua_State* state) { return PushBoolean(state, at::hasCUDA()); }
 
 int DeviceCount(lua_State* state) {
-  PushInteger(state, at::hasCUDA() ? Cuda().deviceCount() : 0);
-  return 1;
+  return PushInteger(state, at::hasCUDA() ? Cuda().deviceCount() : 0);
 }
 
 // get_device_capability(device) -> major, minor.
@@ -83,23 +79,19 @@ MemoryStats StatsAt(lua_State* state, int index) {
 constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
 
 int MemoryAllocated(lua_State* state) {
-  PushInteger(state, StatsAt(state, 1).allocated_bytes[kAll].current);
-  return 1;
+  return PushInteger(state, StatsAt(state, 1).allocated_bytes[kAll].current);
 }
 
 int MaxMemoryAllocated(lua_State* state) {
-  PushInteger(state, StatsAt(state, 1).allocated_bytes[kAll].peak);
-  return 1;
+  return PushInteger(state, StatsAt(state, 1).allocated_bytes[kAll].peak);
 }
 
 int MemoryReserved(lua_State* state) {
-  PushInteger(state, StatsAt(state, 1).reserved_bytes[kAll].current);
-  return 1;
+  return PushInteger(state, StatsAt(state, 1).reserved_bytes[kAll].current);
 }
 
 int MaxMemoryReserved(lua_State* state) {
-  PushInteger(state, StatsAt(state, 1).reserved_bytes[kAll].peak);
-  return 1;
+  return PushInteger(state, StatsAt(state, 1).reserved_bytes[kAll].peak);
 }
 
 // memory_stats(device): allocated, reserved and active bytes, with their peaks; retries and
@@ -146,20 +138,17 @@ int EmptyCache(lua_State* /*state*/) {
 int NewStream(lua_State* state) {
   const VirtualGuardImpl cuda = Cuda();
   const at::DeviceIndex device = DeviceAt(state, 1);
-  PushObject(state, cuda.getStreamFromGlobalPool(at::Device(at::kCUDA, device)));
-  return 1;
+  return PushObject(state, cuda.getStreamFromGlobalPool(at::Device(at::kCUDA, device)));
 }
 
 int CurrentStream(lua_State* state) {
   const VirtualGuardImpl cuda = Cuda();
-  PushObject(state, cuda.getStream(at::Device(at::kCUDA, DeviceAt(state, 1))));
-  return 1;
+  return PushObject(state, cuda.getStream(at::Device(at::kCUDA, DeviceAt(state, 1))));
 }
 
 int DefaultStream(lua_State* state) {
   const VirtualGuardImpl cuda = Cuda();
-  PushObject(state, cuda.getDefaultStream(at::Device(at::kCUDA, DeviceAt(state, 1))));
-  return 1;
+  return PushObject(state, cuda.getDefaultStream(at::Device(at::kCUDA, DeviceAt(state, 1))));
 }
 
 // stream(s, fn, ...) -> fn(...), with s as the current stream.
@@ -182,8 +171,7 @@ int StreamSynchronize(lua_State* state) {
 }
 
 int StreamQuery(lua_State* state) {
-  lua_pushboolean(state, StreamAt(state, 1, "query: stream").query());
-  return 1;
+  return PushBoolean(state, StreamAt(state, 1, "query: stream").query());
 }
 
 int StreamWaitEvent(lua_State* state) {
@@ -205,9 +193,8 @@ int NewEvent(lua_State* state) {
   Cuda();
   const bool timing =
       !lua_isnoneornil(state, 1) && ReadBoolean(state, 1, "torch.cuda.Event: enable_timing");
-  PushObject(state, c10::Event(at::kCUDA, timing ? c10::EventFlag::BACKEND_DEFAULT
-                                                 : c10::EventFlag::PYTORCH_DEFAULT));
-  return 1;
+  return PushObject(state, c10::Event(at::kCUDA, timing ? c10::EventFlag::BACKEND_DEFAULT
+                                                        : c10::EventFlag::PYTORCH_DEFAULT));
 }
 
 c10::Event& EventAt(lua_State* state, int index, const char* name) {
@@ -229,21 +216,16 @@ int EventSynchronize(lua_State* state) {
 }
 
 int EventQuery(lua_State* state) {
-  lua_pushboolean(state, EventAt(state, 1, "query: event").query());
-  return 1;
+  return PushBoolean(state, EventAt(state, 1, "query: event").query());
 }
 
 // elapsed_time(end): milliseconds.
 int EventElapsedTime(lua_State* state) {
   const c10::Event& begin = EventAt(state, 1, "elapsed_time: event");
-  lua_pushnumber(state, begin.elapsedTime(EventAt(state, 2, "elapsed_time: end")));
-  return 1;
+  return PushNumber(state, begin.elapsedTime(EventAt(state, 2, "elapsed_time: end")));
 }
 
-int IsCapturing(lua_State* state) {
-  lua_pushboolean(state, IsGraphRecording());
-  return 1;
-}
+int IsCapturing(lua_State* state) { return PushBoolean(state, IsGraphRecording()); }
 
 }  // namespace
 

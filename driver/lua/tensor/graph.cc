@@ -148,7 +148,7 @@ int Record(lua_State* state) {
     throw;
   }
   const std::string broken = graph.End();
-  broken.empty() ? lua_pushnil(state) : PushString(state, broken);
+  broken.empty() ? lua_pushnil(state) : lua_pushstring(state, broken.c_str());
   lua_insert(state, 2);
   return lua_gettop(state) - 1;
 }
@@ -177,10 +177,7 @@ int Modes(lua_State* state) {
   return 2;
 }
 
-int NewGraph(lua_State* state) {
-  PushObject<Graph>(state, driver::NewCudaGraph());
-  return 1;
-}
+int NewGraph(lua_State* state) { return PushObject<Graph>(state, driver::NewCudaGraph()); }
 
 // --- On the CPU
 
@@ -218,8 +215,7 @@ int ReplayTape(lua_State* state) {
 int TapeMismatch(lua_State* state) {
   const std::string reason = ReadObject<Tape>(state, 1, "mismatch: tape")->Mismatch();
   if (reason.empty()) return 0;
-  PushString(state, reason);
-  return 1;
+  return PushString(state, reason);
 }
 
 int TapeStats(lua_State* state) {
@@ -232,10 +228,7 @@ int TapeStats(lua_State* state) {
   return 1;
 }
 
-int NewTape(lua_State* state) {
-  PushObject<Tape>(state, std::make_unique<driver::Tape>());
-  return 1;
-}
+int NewTape(lua_State* state) { return PushObject<Tape>(state, std::make_unique<driver::Tape>()); }
 
 }  // namespace
 

@@ -249,9 +249,7 @@ std::shared_ptr<Hooks> MakeHooks(lua_State* state) {
   PushObject(state, hooks);
   lua_setfield(state, LUA_REGISTRYINDEX, kHooks);
   lua_newtable(state);
-  lua_newtable(state);
-  SetString(state, "__mode", "v");
-  lua_setmetatable(state, -2);
+  MakeWeak(state, "v");
   lua_setfield(state, LUA_REGISTRYINDEX, kValues);
   return hooks;
 }
@@ -278,8 +276,7 @@ int RegisterHook(lua_State* state) {
   const std::shared_ptr<HookList> list =
       PrefixErrors("register_hook", [&] { return ListOf(state, tensor); });
   const int id = list->Add(state, 1, 2);
-  PushObject(state, Handle{list, id});
-  return 1;
+  return PushObject(state, Handle{list, id});
 }
 
 void RootHooks(lua_State* state, int index) {

@@ -61,13 +61,13 @@ std::vector<TensorIndex> ReadKey(lua_State* state, int key_index) {
 
 }  // namespace
 
-void PushIndexed(lua_State* state, const at::Tensor& tensor, int key_index) {
-  PushTensor(state, PrefixErrors("tensor index", [&] {
-               if (lua_type(state, key_index) == LUA_TNUMBER) {
-                 return tensor.select(0, ReadInteger(state, key_index, "tensor index"));
-               }
-               return tensor.index(ReadKey(state, key_index));
-             }));
+int PushIndexed(lua_State* state, const at::Tensor& tensor, int key_index) {
+  return PushTensor(state, PrefixErrors("tensor index", [&] {
+                      if (lua_type(state, key_index) == LUA_TNUMBER) {
+                        return tensor.select(0, ReadInteger(state, key_index, "tensor index"));
+                      }
+                      return tensor.index(ReadKey(state, key_index));
+                    }));
 }
 
 void AssignIndexed(lua_State* state, at::Tensor& tensor, int key_index, int value_index) {

@@ -20,7 +20,7 @@
 namespace lockstep::lua {
 
 // Pushes tensor[key]; the key is at `key_index`.
-void PushIndexed(lua_State* state, const at::Tensor& tensor, int key_index);
+int PushIndexed(lua_State* state, const at::Tensor& tensor, int key_index);
 
 // Assigns tensor[key] = value, a tensor (broadcast) or a number.
 void AssignIndexed(lua_State* state, at::Tensor& tensor, int key_index, int value_index);

@@ -80,8 +80,7 @@ int CollectTensor(lua_State* state) {
 int DtypeToString(lua_State* state) {
   at::ScalarType dtype;
   if (!DtypeAt(state, 1, &dtype)) throw Error("tostring: not a dtype");
-  PushString(state, absl::StrCat("torch.", DtypeName(dtype)));
-  return 1;
+  return PushString(state, absl::StrCat("torch.", DtypeName(dtype)));
 }
 
 }  // namespace
@@ -106,10 +105,10 @@ void RegisterTensor(lua_State* state) {
   lua_pop(state, 1);
 }
 
-void PushTensor(lua_State* state, at::Tensor tensor) {
+int PushTensor(lua_State* state, at::Tensor tensor) {
   if (!tensor.defined()) {
     lua_pushnil(state);
-    return;
+    return 1;
   }
   const c10::Device device = tensor.device();
   // Constructed before it has a finaliser: the collector never sees a half-made box.
@@ -119,6 +118,7 @@ void PushTensor(lua_State* state, at::Tensor tensor) {
   lua_rawgeti(state, LUA_REGISTRYINDEX, tensor_metatable);
   lua_setmetatable(state, -2);
   StepCollector(state, device);
+  return 1;
 }
 
 at::Tensor* TensorAt(lua_State* state, int index) {
@@ -159,17 +159,18 @@ std::vector<at::Tensor> ReadTensors(lua_State* state, int index, const char* nam
   return tensors;
 }
 
-void PushTensors(lua_State* state, const std::vector<at::Tensor>& tensors) {
-  PushArray(state, tensors, [&](const at::Tensor& tensor) { PushTensor(state, tensor); });
+int PushTensors(lua_State* state, const std::vector<at::Tensor>& tensors) {
+  return PushArray(state, tensors, [&](const at::Tensor& tensor) { PushTensor(state, tensor); });
 }
 
-void PushDtype(lua_State* state, at::ScalarType dtype) {
+int PushDtype(lua_State* state, at::ScalarType dtype) {
   lua_getfield(state, LUA_REGISTRYINDEX, kDtypes);
   lua_rawgeti(state, -1, static_cast<int>(dtype) + 1);
   lua_remove(state, -2);
   if (lua_isnil(state, -1)) {
     throw Error(absl::StrCat("dtype ", c10::toString(dtype), " has no name in Lua"));
   }
+  return 1;
 }
 
 bool DtypeAt(lua_State* state, int index, at::ScalarType* dtype) {
@@ -177,6 +178,13 @@ bool DtypeAt(lua_State* state, int index, at::ScalarType* dtype) {
   if (box == nullptr) return false;
   *dtype = box->dtype;
   return true;
+}
+
+at::ScalarType ReadDtype(lua_State* state, int index, const char* name) {
+  at::ScalarType dtype = at::kFloat;
+  if (!DtypeAt(state, index, &dtype))
+    ThrowTypeError(state, index, name, "a dtype, as torch.float32");
+  return dtype;
 }
 
 std::string DtypeName(at::ScalarType dtype) {

@@ -26,7 +26,7 @@ namespace lockstep::lua {
 void RegisterTensor(lua_State* state);
 
 // Pushes the tensor, or nil if it is undefined.
-void PushTensor(lua_State* state, at::Tensor tensor);
+int PushTensor(lua_State* state, at::Tensor tensor);
 
 // Returns the tensor at `index`, or nullptr if the value is not a tensor.
 at::Tensor* TensorAt(lua_State* state, int index);
@@ -34,11 +34,12 @@ at::Tensor* TensorAt(lua_State* state, int index);
 // Returns the tensor at `index`, or throws Error with the argument's name.
 const at::Tensor& ReadTensor(lua_State* state, int index, const char* name);
 std::vector<at::Tensor> ReadTensors(lua_State* state, int index, const char* name);  // an array
-void PushTensors(lua_State* state, const std::vector<at::Tensor>& tensors);
+int PushTensors(lua_State* state, const std::vector<at::Tensor>& tensors);
 
 // Pushes the dtype's only value: `x.dtype == torch.float32` compares by identity.
-void PushDtype(lua_State* state, at::ScalarType dtype);
+int PushDtype(lua_State* state, at::ScalarType dtype);
 bool DtypeAt(lua_State* state, int index, at::ScalarType* dtype);
+at::ScalarType ReadDtype(lua_State* state, int index, const char* name);
 std::string DtypeName(at::ScalarType dtype);  // "float32"
 
 // All dtypes with their names, in the order of documentation.

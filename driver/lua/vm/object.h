@@ -66,11 +66,12 @@ void RegisterObject(lua_State* state, std::initializer_list<Function> methods) {
 }
 
 template <typename T>
-void PushObject(lua_State* state, T object) {
+int PushObject(lua_State* state, T object) {
   // Constructed before it has a finaliser: the collector never sees a half-made object.
   new (lua_newuserdata(state, sizeof(T))) T(std::move(object));
   luaL_getmetatable(state, kObjectName<T>);
   lua_setmetatable(state, -2);
+  return 1;
 }
 
 }  // namespace lockstep::lua

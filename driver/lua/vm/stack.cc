@@ -83,8 +83,8 @@ std::vector<int64_t> ReadIntegers(lua_State* state, int index, const char* name)
   return values;
 }
 
-void PushIntegers(lua_State* state, const std::vector<int64_t>& values) {
-  PushArray(state, values, [&](int64_t value) { PushInteger(state, value); });
+int PushIntegers(lua_State* state, const std::vector<int64_t>& values) {
+  return PushArray(state, values, [&](int64_t value) { PushInteger(state, value); });
 }
 
 std::vector<std::string> ReadStrings(lua_State* state, int index, const char* name,
@@ -95,21 +95,22 @@ std::vector<std::string> ReadStrings(lua_State* state, int index, const char* na
   return values;
 }
 
-void PushStrings(lua_State* state, const std::vector<std::string>& values) {
-  PushArray(state, values, [&](const std::string& value) { PushString(state, value); });
+int PushStrings(lua_State* state, const std::vector<std::string>& values) {
+  return PushArray(state, values, [&](const std::string& value) { PushString(state, value); });
 }
 
-void PushString(lua_State* state, const std::string& value) {
+int PushString(lua_State* state, const std::string& value) {
   lua_pushlstring(state, value.data(), value.size());
+  return 1;
 }
 
-void PushInteger(lua_State* state, int64_t value) {
+int PushInteger(lua_State* state, int64_t value) {
   if (value > kMaxInteger || value < -kMaxInteger) {
     throw Error(absl::StrCat("the integer ", value,
                              " is beyond 2^53: a Lua number cannot hold it exactly; "
                              "keep it in a tensor"));
   }
-  lua_pushnumber(state, static_cast<double>(value));
+  return PushNumber(state, static_cast<double>(value));
 }
 
 void SetInteger(lua_State* state, const char* name, int64_t value) {
@@ -137,11 +138,17 @@ void SetIntegers(lua_State* state, const char* name, const std::vector<int64_t>&
   lua_setfield(state, -2, name);
 }
 
-void SetFunctions(lua_State* state, std::initializer_list<Function> functions) {
+void SetFunctions(lua_State* state, absl::Span<const Function> functions) {
   for (const Function& f : functions) {
     lua_pushcfunction(state, f.function);
     lua_setfield(state, -2, f.name);
   }
+}
+
+void MakeWeak(lua_State* state, const char* mode) {
+  lua_createtable(state, 0, 1);
+  SetString(state, "__mode", mode);
+  lua_setmetatable(state, -2);
 }
 
 OptionTable::OptionTable(lua_State* state, int index, const char* function,
@@ -179,29 +186,20 @@ bool OptionTable::Has(const char* key) const {
   return has;
 }
 
-template <typename T>
-T OptionTable::Read(const char* key, const T& otherwise,
-                    T (*read)(lua_State*, int, const char*)) const {
-  if (!Push(key)) return otherwise;
-  T value = read(state_, -1, absl::StrCat(function_, ": ", key).c_str());
-  lua_pop(state_, 1);
-  return value;
-}
-
 int64_t OptionTable::Integer(const char* key, int64_t otherwise) const {
-  return Read(key, otherwise, ReadInteger);
+  return Find(key, ReadInteger).value_or(otherwise);
 }
 
 double OptionTable::Number(const char* key, double otherwise) const {
-  return Read(key, otherwise, ReadNumber);
+  return Find(key, ReadNumber).value_or(otherwise);
 }
 
 bool OptionTable::Boolean(const char* key, bool otherwise) const {
-  return Read(key, otherwise, ReadBoolean);
+  return Find(key, ReadBoolean).value_or(otherwise);
 }
 
 std::string OptionTable::String(const char* key, const std::string& otherwise) const {
-  return Read(key, otherwise, ReadString);
+  return Find(key, ReadString).value_or(otherwise);
 }
 
 std::string Nearest(const std::string& word, const std::vector<std::string>& known) {

@@ -7,11 +7,12 @@
 #define LOCKSTEP_DRIVER_LUA_VM_STACK_H_
 
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "lua.hpp"
 
 namespace lockstep::lua {
@@ -33,14 +34,25 @@ void ReadFunction(lua_State* state, int index,
                   const char* name);  // or what is callable as one; only checks
 void ReadTable(lua_State* state, int index, const char* name);  // only checks
 
+// Each Push... function pushes one value and returns 1, the number of results of a C function
+// that ends with it: return PushInteger(state, count);
+inline int PushBoolean(lua_State* state, bool value) {
+  lua_pushboolean(state, value);
+  return 1;
+}
+inline int PushNumber(lua_State* state, double value) {
+  lua_pushnumber(state, value);
+  return 1;
+}
+
 // Reads an array {1, 2, 3} of whole numbers.
 std::vector<int64_t> ReadIntegers(lua_State* state, int index, const char* name);
-void PushIntegers(lua_State* state, const std::vector<int64_t>& values);
+int PushIntegers(lua_State* state, const std::vector<int64_t>& values);
 
 // Reads an array of strings. `element` names one of them in messages, as "a path".
 std::vector<std::string> ReadStrings(lua_State* state, int index, const char* name,
                                      const char* element);
-void PushStrings(lua_State* state, const std::vector<std::string>& values);
+int PushStrings(lua_State* state, const std::vector<std::string>& values);
 
 // Calls read(i), i from 1, with each element of the array at `index` on top of the stack.
 template <typename Read>
@@ -55,19 +67,20 @@ void ForEachElement(lua_State* state, int index, const Read& read) {
 
 // Pushes an array. push(value) pushes the element of each value.
 template <typename Values, typename Push>
-void PushArray(lua_State* state, const Values& values, const Push& push) {
+int PushArray(lua_State* state, const Values& values, const Push& push) {
   lua_createtable(state, static_cast<int>(values.size()), 0);
   int count = 0;
   for (const auto& value : values) {
     push(value);
     lua_rawseti(state, -2, ++count);
   }
+  return 1;
 }
 
-void PushString(lua_State* state, const std::string& value);
+int PushString(lua_State* state, const std::string& value);
 
 // Throws if `value` is beyond kMaxInteger, because a double would round it.
-void PushInteger(lua_State* state, int64_t value);
+int PushInteger(lua_State* state, int64_t value);
 
 // Set fields of the table on top of the stack.
 void SetInteger(lua_State* state, const char* name, int64_t value);
@@ -79,7 +92,9 @@ struct Function {
   const char* name;
   lua_CFunction function;
 };
-void SetFunctions(lua_State* state, std::initializer_list<Function> functions);
+void SetFunctions(lua_State* state, absl::Span<const Function> functions);
+// Gives the table on top of the stack weak keys ("k") or weak values ("v").
+void MakeWeak(lua_State* state, const char* mode);
 
 // A table of options, as functions take it last: `{lr = 0.1}`. Absent (nil or none) reads as empty.
 //
@@ -97,15 +112,22 @@ class OptionTable {
 
   bool Has(const char* key) const;
 
+  // Returns the option's value as read(state, index, name) reads it, or nullopt for nil.
+  template <typename Read>
+  auto Find(const char* key, const Read& read) const {
+    std::optional<std::decay_t<decltype(read(state_, 0, key))>> value;
+    if (!Push(key)) return value;
+    value = read(state_, lua_gettop(state_), (function_ + ": " + key).c_str());
+    lua_pop(state_, 1);
+    return value;
+  }
+
   int64_t Integer(const char* key, int64_t otherwise) const;
   double Number(const char* key, double otherwise) const;
   bool Boolean(const char* key, bool otherwise) const;
   std::string String(const char* key, const std::string& otherwise) const;
 
  private:
-  template <typename T>
-  T Read(const char* key, const T& otherwise, T (*read)(lua_State*, int, const char*)) const;
-
   lua_State* state_;
   int index_;  // absolute; 0: no table
   std::string function_;

@@ -129,8 +129,7 @@ int NewCheckpoint(lua_State* state) {
     options.save = ReadObject<SelectionPointer>(state, 3, "checkpoint.new: policy");
   const auto& environment = driver::GetContext(state).world.environment;
   if (environment.world_size > 1) options.rank = environment.rank;
-  PushObject<checkpoint::Checkpoint>(state, checkpoint::Checkpoint(std::move(options)));
-  return 1;
+  return PushObject<checkpoint::Checkpoint>(state, checkpoint::Checkpoint(std::move(options)));
 }
 
 // run(checkpoint, script_fn, fn, ...) -> fn(...). `script_fn` is the function that the script gave,
@@ -168,8 +167,7 @@ int NewOffload(lua_State* state) {
   checkpoint::OffloadOptions options;
   ReadFields(table, kOffloadOptions, options);
   options.max_host_bytes = table.Integer("max_host_bytes", options.max_host_bytes);
-  PushObject<Offload>(state, checkpoint::HostOffload::New(options));
-  return 1;
+  return PushObject<Offload>(state, checkpoint::HostOffload::New(options));
 }
 
 // save(offload, fn, ...) -> fn(...)
@@ -198,14 +196,13 @@ int OffloadStats(lua_State* state) {
 int NewSelection(lua_State* state) {
   const std::vector<std::string> operators = ReadStrings(
       state, 1, "checkpoint.selective: save", "checkpoint.selective: an operator of save");
-  PushObject<SelectionPointer>(state, checkpoint::Selection::Of(operators));
-  return 1;
+  return PushObject<SelectionPointer>(state, checkpoint::Selection::Of(operators));
 }
 
 // operators() -> array of names
 int SelectedOperators(lua_State* state) {
-  PushStrings(state, ReadObject<SelectionPointer>(state, 1, "checkpoint.selective")->Names());
-  return 1;
+  return PushStrings(state,
+                     ReadObject<SelectionPointer>(state, 1, "checkpoint.selective")->Names());
 }
 
 }  // namespace

@@ -42,21 +42,14 @@ int NewMix(lua_State* state) {
     if (options.size < 1)
       throw Error(absl::StrCat("data.mix: size must be at least 1, not ", options.size));
   }
-  PushObject(state, ValueOrThrow(data::Mix::Make(options), "data.mix: "));
-  return 1;
+  return PushObject(state, ValueOrThrow(data::Mix::Make(options), "data.mix: "));
 }
 
 const data::Mix& ReadMix(lua_State* state) { return ReadObject<data::Mix>(state, 1, "mix"); }
 
-int MixSize(lua_State* state) {
-  PushInteger(state, ReadMix(state).size());
-  return 1;
-}
+int MixSize(lua_State* state) { return PushInteger(state, ReadMix(state).size()); }
 
-int MixCounts(lua_State* state) {
-  PushIntegers(state, ReadMix(state).counts());
-  return 1;
-}
+int MixCounts(lua_State* state) { return PushIntegers(state, ReadMix(state).counts()); }
 
 // mix:locate(position from 0, epoch) -> source from 1, index from 1, pass
 int Locate(lua_State* state) {
@@ -93,8 +86,7 @@ int NewWorkers(lua_State* state) {
   options.num_workers = static_cast<int>(ReadInteger(state, 1, "workers: count"));
   options.module = ReadString(state, 2, "workers: module");
   options.start.bytes = Serialize(state, 3, "data.loader: options", &options.start.tensors);
-  PushObject(state, std::make_unique<WorkerPool>(std::move(options), WorkerStateOf(state)));
-  return 1;
+  return PushObject(state, std::make_unique<WorkerPool>(std::move(options), WorkerStateOf(state)));
 }
 
 WorkerPool& ReadWorkers(lua_State* state) {
@@ -134,10 +126,7 @@ int Stop(lua_State* state) {
 }
 
 // is_source(value): one that workers can read for themselves.
-int IsSource(lua_State* state) {
-  lua_pushboolean(state, SourceAt(state, 1) != nullptr);
-  return 1;
-}
+int IsSource(lua_State* state) { return PushBoolean(state, SourceAt(state, 1) != nullptr); }
 
 }  // namespace
 

@@ -89,16 +89,12 @@ int64_t ReadNumberOfSample(lua_State* state, const data::Source& source) {
       source.size() == 0 ? "no samples" : absl::StrCat("the samples 1 to ", source.size())));
 }
 
-int Length(lua_State* state) {
-  PushInteger(state, ReadSource(state).size());
-  return 1;
-}
+int Length(lua_State* state) { return PushInteger(state, ReadSource(state).size()); }
 
 // source:place(i) -> "train.jsonl, line 12"
 int DescribeSample(lua_State* state) {
   const data::Source& source = ReadSource(state);
-  PushString(state, source.Describe(ReadNumberOfSample(state, source)));
-  return 1;
+  return PushString(state, source.Describe(ReadNumberOfSample(state, source)));
 }
 
 int Index(lua_State* state) {

@@ -42,8 +42,7 @@ int PushDecoded(lua_State* state, absl::StatusOr<Image> image, const std::string
 
 // is_image(bytes) -> boolean
 int IsImage(lua_State* state) {
-  lua_pushboolean(state, images::IsImage(ReadString(state, 1, "images: bytes")) ? 1 : 0);
-  return 1;
+  return PushBoolean(state, images::IsImage(ReadString(state, 1, "images: bytes")));
 }
 
 // decode(bytes, white, max_pixels, caller) -> tensor
@@ -88,8 +87,7 @@ int Patches(lua_State* state) {
   at::Tensor out = at::empty({patching.num_patches(), patching.patch_values()}, at::kFloat);
   images::CutPatches(patching, rows.const_data_ptr<uint8_t>(), values.const_data_ptr<float>(),
                      out.data_ptr<float>());
-  PushTensor(state, std::move(out));
-  return 1;
+  return PushTensor(state, std::move(out));
 }
 
 }  // namespace

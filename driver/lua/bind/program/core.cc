@@ -59,18 +59,16 @@ int NearestOf(lua_State* state) {
   const std::vector<std::string> words = ReadStrings(state, 2, "nearest: words", "nearest: a word");
   const std::string nearest = Nearest(ReadString(state, 1, "nearest: word"), words);
   if (nearest.empty()) return 0;
-  PushString(state, nearest);
-  return 1;
+  return PushString(state, nearest);
 }
 
 // --- Machine -------------------------------------------------------------------------------------
 
 // Seconds on a clock that never goes back.
 int Now(lua_State* state) {
-  lua_pushnumber(
+  return PushNumber(
       state,
       std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
-  return 1;
 }
 
 int ResidentBytes(lua_State* state) {
@@ -78,22 +76,17 @@ int ResidentBytes(lua_State* state) {
   int64_t size = 0;
   int64_t resident = 0;
   statm >> size >> resident;
-  PushInteger(state, resident * sysconf(_SC_PAGESIZE));
-  return 1;
+  return PushInteger(state, resident * sysconf(_SC_PAGESIZE));
 }
 
-int TensorBytes(lua_State* state) {
-  PushInteger(state, LiveTensorBytes());
-  return 1;
-}
+int TensorBytes(lua_State* state) { return PushInteger(state, LiveTensorBytes()); }
 
 // Returns the columns of the terminal on stdout, or nil without a terminal.
 int TerminalWidth(lua_State* state) {
   winsize size{};
   if (isatty(STDOUT_FILENO) == 0) return 0;
   const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  PushInteger(state, known ? size.ws_col : 80);
-  return 1;
+  return PushInteger(state, known ? size.ws_col : 80);
 }
 
 // --- Files ---------------------------------------------------------------------------------------
@@ -129,48 +122,37 @@ int NextLine(lua_State* state) {
     reader.next = end == std::string::npos ? reader.block.size() : end + 1;
     if (end == std::string::npos && Refill(reader)) continue;
     if (!any) return 0;
-    PushString(state, line);
-    return 1;
+    return PushString(state, line);
   }
 }
 
 // open_lines(path) -> lines.
 int OpenLines(lua_State* state) {
   const std::string path = ReadString(state, 1, "open_lines: path");
-  PushObject(state, LineReader{ValueOrThrow(driver::GzipReader::Open(path)), "", 0});
-  return 1;
+  return PushObject(state, LineReader{ValueOrThrow(driver::GzipReader::Open(path)), "", 0});
 }
 
 // --- The run -------------------------------------------------------------------------------------
 
-int Script(lua_State* state) {
-  PushString(state, GetContext(state).command_line.script);
-  return 1;
-}
+int Script(lua_State* state) { return PushString(state, GetContext(state).command_line.script); }
 
 int Arguments(lua_State* state) {
-  PushStrings(state, GetContext(state).command_line.script_arguments);
-  return 1;
+  return PushStrings(state, GetContext(state).command_line.script_arguments);
 }
 
 // {{key, value}, ...} of --set, in order. The caller has used them.
 int Settings(lua_State* state) {
   driver::Context& context = GetContext(state);
   context.settings_used = true;
-  PushArray(state, context.command_line.settings, [&](const auto& setting) {
+  return PushArray(state, context.command_line.settings, [&](const auto& setting) {
     PushStrings(state, {setting.first, setting.second});
   });
-  return 1;
 }
 
-int RunDir(lua_State* state) {
-  PushString(state, GetContext(state).run_dir);
-  return 1;
-}
+int RunDir(lua_State* state) { return PushString(state, GetContext(state).run_dir); }
 
 int ReturnStrings(lua_State* state, const std::vector<std::string>& strings) {
-  PushStrings(state, strings);
-  return 1;
+  return PushStrings(state, strings);
 }
 
 int Operators(lua_State* state) { return ReturnStrings(state, OperatorNames()); }
@@ -181,8 +163,7 @@ int Schemas(lua_State* state) {
 
 int IsTensorMethod(lua_State* state) {
   const Operator* op = FindOperator(ReadString(state, 1, "is_tensor_method: operator"));
-  lua_pushboolean(state, op != nullptr && IsMethod(*op));
-  return 1;
+  return PushBoolean(state, op != nullptr && IsMethod(*op));
 }
 
 // set_step(step): for the report of a hang, and for the launcher.
@@ -197,22 +178,19 @@ int SetStep(lua_State* state) {
 int EvictSlow(lua_State* state) {
   const std::optional<double> factor = GetContext(state).command_line.evict_slow;
   if (!factor.has_value()) return 0;
-  lua_pushnumber(state, *factor);
-  return 1;
+  return PushNumber(state, *factor);
 }
 
 // verify_every() -> the number of --verify-every, or nil
 int VerifyEvery(lua_State* state) {
   const std::optional<int> steps = GetContext(state).command_line.verify_every;
   if (!steps.has_value()) return 0;
-  PushInteger(state, *steps);
-  return 1;
+  return PushInteger(state, *steps);
 }
 
 // restarts() -> how often the run's launcher has started it again.
 int Restarts(lua_State* state) {
-  PushInteger(state, GetContext(state).world.environment.attempt);
-  return 1;
+  return PushInteger(state, GetContext(state).world.environment.attempt);
 }
 
 // alone(seconds or nil, fn, ...) -> fn's results: ranks that wait for this one do not end the run

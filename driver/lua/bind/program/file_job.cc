@@ -77,14 +77,13 @@ driver::FileJob::Step ReadStep(lua_State* state, std::optional<driver::Checksum>
 }
 
 int IsDone(lua_State* state) {
-  lua_pushboolean(state, ReadObject<StartedJob>(state, 1, "job").job->is_done());
-  return 1;
+  return PushBoolean(state, ReadObject<StartedJob>(state, 1, "job").job->is_done());
 }
 
 int Wait(lua_State* state) {
   const StartedJob started = ReadObject<StartedJob>(state, 1, "job");
   Check(started.job->Wait());
-  PushArray(state, *started.checksums, [&](const std::optional<driver::Checksum>& checksum) {
+  return PushArray(state, *started.checksums, [&](const std::optional<driver::Checksum>& checksum) {
     if (!checksum.has_value()) return lua_pushboolean(state, 0);
     lua_createtable(state, 0, 2);
     PushInteger(state, static_cast<int64_t>(checksum->bytes));
@@ -92,7 +91,6 @@ int Wait(lua_State* state) {
     PushString(state, absl::StrFormat("%08x", checksum->crc32));
     lua_setfield(state, -2, "crc32");
   });
-  return 1;
 }
 
 }  // namespace
@@ -110,8 +108,7 @@ int StartFileJob(lua_State* state) {
     lua_pop(state, 1);
   }
   auto job = std::make_shared<driver::FileJob>(std::move(steps));
-  PushObject(state, StartedJob{std::move(job), std::move(checksums)});
-  return 1;
+  return PushObject(state, StartedJob{std::move(job), std::move(checksums)});
 }
 
 void RegisterFileJob(lua_State* state) {

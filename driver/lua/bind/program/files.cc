@@ -59,8 +59,7 @@ int List(lua_State* state) {
   }
   CheckCode(error, absl::StrCat("list ", path));
   std::sort(names.begin(), names.end());
-  PushStrings(state, names);
-  return 1;
+  return PushStrings(state, names);
 }
 
 int Rename(lua_State* state) {
@@ -85,8 +84,7 @@ int RemoveFolder(lua_State* state) {
   const std::string path = ReadString(state, 1, "remove_folder: path");
   const std::vector<std::string> names =
       ReadStrings(state, 2, "remove_folder: names", "remove_folder: a name");
-  lua_pushboolean(state, ValueOrThrow(driver::RemoveFolder(path, names)));
-  return 1;
+  return PushBoolean(state, ValueOrThrow(driver::RemoveFolder(path, names)));
 }
 
 // temporary_folder(prefix) -> path: a new folder whose name begins so, which no other process has.
@@ -97,8 +95,7 @@ int TemporaryFolder(lua_State* state) {
   do {
     path = absl::StrCat(prefix, absl::Hex(random(), absl::kZeroPad8));
     if (mkdir(path.c_str(), 0777) == 0) {
-      PushString(state, path);
-      return 1;
+      return PushString(state, path);
     }
   } while (errno == EEXIST);
   throw Error(absl::StrCat("cannot make the folder ", path, ": ", std::strerror(errno)));
@@ -120,17 +117,16 @@ int Kind(lua_State* state) {
   std::error_code error;
   const fs::file_status status = fs::status(ReadString(state, 1, "files.kind: path"), error);
   if (!fs::exists(status)) return 0;
-  PushString(state, fs::is_regular_file(status) ? "file"
-                    : fs::is_directory(status)  ? "folder"
-                    : fs::is_fifo(status)       ? "pipe"
-                                                : "other");
-  return 1;
+  return PushString(state, fs::is_regular_file(status) ? "file"
+                           : fs::is_directory(status)  ? "folder"
+                           : fs::is_fifo(status)       ? "pipe"
+                                                       : "other");
 }
 
-// Pushes nil and "PATH: the reason".
-int PushFailure(lua_State* state, const std::string& path, const absl::Status& status) {
+// Pushes nil and the reason, which begins with `prefix`.
+int PushFailure(lua_State* state, const absl::Status& status, const std::string& prefix = "") {
   lua_pushnil(state);
-  PushString(state, absl::StrCat(path, ": ", status.message()));
+  PushString(state, absl::StrCat(prefix, status.message()));
   return 2;
 }
 
@@ -138,18 +134,16 @@ int PushFailure(lua_State* state, const std::string& path, const absl::Status& s
 int Size(lua_State* state) {
   const std::string path = ReadString(state, 1, "size: path");
   const absl::StatusOr<driver::RegularFile> file = driver::RegularFile::Open(path);
-  if (!file.ok()) return PushFailure(state, path, file.status());
-  PushInteger(state, static_cast<int64_t>(file->bytes()));
-  return 1;
+  if (!file.ok()) return PushFailure(state, file.status(), path + ": ");
+  return PushInteger(state, static_cast<int64_t>(file->bytes()));
 }
 
 // read(path) -> the content of a regular file; or nil and "PATH: the reason".
 int Read(lua_State* state) {
   const std::string path = ReadString(state, 1, "files.read: path");
   const absl::StatusOr<std::string> text = driver::ReadRegularFile(path);
-  if (!text.ok()) return PushFailure(state, path, text.status());
-  PushString(state, *text);
-  return 1;
+  if (!text.ok()) return PushFailure(state, text.status(), path + ": ");
+  return PushString(state, *text);
 }
 
 // Calls use(data, size) with the bytes of each string and tensor of an array.
@@ -189,8 +183,7 @@ int WhyUnwritable(lua_State* state) {
     problem = std::strerror(errno);
   }
   if (problem.empty()) return 0;
-  PushString(state, problem);
-  return 1;
+  return PushString(state, problem);
 }
 
 // lock(folder) -> true if this process now holds the lock; false and the holder's name; or nil and
@@ -198,11 +191,7 @@ int WhyUnwritable(lua_State* state) {
 int Lock(lua_State* state) {
   const absl::StatusOr<driver::RunLock> lock =
       driver::LockRun(ReadString(state, 1, "lock: folder"));
-  if (!lock.ok()) {
-    lua_pushnil(state);
-    PushString(state, std::string(lock.status().message()));
-    return 2;
-  }
+  if (!lock.ok()) return PushFailure(state, lock.status());
   lua_pushboolean(state, !lock->is_held_by_another);
   PushString(state, lock->holder);
   return 2;
@@ -212,26 +201,15 @@ int Lock(lua_State* state) {
 int OpenAppendFile(lua_State* state) {
   absl::StatusOr<driver::AppendFile> file =
       driver::AppendFile::Open(ReadString(state, 1, "append_file: path"));
-  if (!file.ok()) {
-    lua_pushnil(state);
-    PushString(state, std::string(file.status().message()));
-    return 2;
-  }
-  PushObject(state, *std::move(file));
-  return 1;
+  if (!file.ok()) return PushFailure(state, file.status());
+  return PushObject(state, *std::move(file));
 }
 
 // file:append(record) -> true, or nil and the reason why nothing of the record was written.
 int Append(lua_State* state) {
   auto& file = ReadObject<driver::AppendFile>(state, 1, "append: file");
   const absl::Status status = file.Append(ReadString(state, 2, "append: record"));
-  if (status.ok()) {
-    lua_pushboolean(state, 1);
-    return 1;
-  }
-  lua_pushnil(state);
-  PushString(state, std::string(status.message()));
-  return 2;
+  return status.ok() ? PushBoolean(state, true) : PushFailure(state, status);
 }
 
 }  // namespace

@@ -279,8 +279,7 @@ int JsonEncode(lua_State* state) {
   PushJsonShapes(state);
   JsonWriter writer(indent);
   Encoder(state, writer, lua_gettop(state), strict).Encode(1, 0);
-  PushString(state, std::move(writer).text());
-  return 1;
+  return PushString(state, std::move(writer).text());
 }
 
 int JsonDecode(lua_State* state) {
@@ -302,9 +301,6 @@ void PushJson(lua_State* state, absl::string_view text) {
   Reader(state, text).Read();
 }
 
-int JsonShapes(lua_State* state) {
-  PushJsonShapes(state);
-  return 1;
-}
+int JsonShapes(lua_State* state) { return PushJsonShapes(state); }
 
 }  // namespace lockstep::lua

@@ -11,21 +11,20 @@ namespace lockstep::lua {
 namespace {
 
 // Pushes a table of the registry, which is made with the given __mode at first.
-void PushWeakTable(lua_State* state, const char* name, const char* mode) {
+int PushWeakTable(lua_State* state, const char* name, const char* mode) {
   lua_getfield(state, LUA_REGISTRYINDEX, name);
-  if (!lua_isnil(state, -1)) return;
+  if (!lua_isnil(state, -1)) return 1;
   lua_pop(state, 1);
   lua_newtable(state);
-  lua_newtable(state);
-  SetString(state, "__mode", mode);
-  lua_setmetatable(state, -2);
+  MakeWeak(state, mode);
   lua_pushvalue(state, -1);
   lua_setfield(state, LUA_REGISTRYINDEX, name);
+  return 1;
 }
 
 }  // namespace
 
-void PushJsonShapes(lua_State* state) { PushWeakTable(state, "lockstep.json.shapes", "k"); }
+int PushJsonShapes(lua_State* state) { return PushWeakTable(state, "lockstep.json.shapes", "k"); }
 
 JsonBuilder::JsonBuilder(lua_State* state) : state_(state) {
   PushJsonShapes(state);

@@ -28,7 +28,7 @@ class JsonValueError : public std::runtime_error {
 };
 
 // Pushes the table from decoded tables to their shapes.
-void PushJsonShapes(lua_State* state);
+int PushJsonShapes(lua_State* state);
 
 // Each function that adds a part returns true, as parsers want it.
 class JsonBuilder {

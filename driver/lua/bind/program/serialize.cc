@@ -165,7 +165,7 @@ class Reader {
       case ValueTag::kTrue: return lua_pushboolean(state_, token.tag == ValueTag::kTrue);
       case ValueTag::kNumber: return lua_pushnumber(state_, token.number);
       case ValueTag::kString: return lua_pushlstring(state_, token.text.data(), token.text.size());
-      case ValueTag::kTensor: return PushTensor(state_, tensors_[token.count]);
+      case ValueTag::kTensor: PushTensor(state_, tensors_[token.count]); return;
       case ValueTag::kNull: return lua_pushlightuserdata(state_, nullptr);
       case ValueTag::kTable:
         lua_newtable(state_);

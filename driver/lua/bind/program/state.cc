@@ -46,8 +46,7 @@ int BytesToTensor(lua_State* state) {
   const std::string bytes = ReadString(state, 1, "bytes_to_tensor: bytes");
   at::Tensor tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
   std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
-  PushTensor(state, std::move(tensor));
-  return 1;
+  return PushTensor(state, std::move(tensor));
 }
 
 int TensorToBytes(lua_State* state) {
@@ -58,9 +57,8 @@ int TensorToBytes(lua_State* state) {
 
 // sum_of_bits(tensor) -> int64 {}: see bits.h. The tensor is contiguous, on the CPU.
 int SumOfBitsOf(lua_State* state) {
-  PushTensor(state,
-             at::scalar_tensor(SumOfBits(ReadTensor(state, 1, "sum_of_bits: tensor")), at::kLong));
-  return 1;
+  return PushTensor(
+      state, at::scalar_tensor(SumOfBits(ReadTensor(state, 1, "sum_of_bits: tensor")), at::kLong));
 }
 
 // --- math.random ---------------------------------------------------------------------------------
@@ -125,9 +123,7 @@ int BeginLoop(lua_State* state) {
   lua_createtable(state, 1, 0);
   lua_pushvalue(state, 1);
   lua_rawseti(state, -2, 1);
-  lua_createtable(state, 0, 1);
-  SetString(state, "__mode", "v");
-  lua_setmetatable(state, -2);
+  MakeWeak(state, "v");
   lua_setfield(state, LUA_REGISTRYINDEX, kLoop);
   lua_pushthread(state);
   lua_setfield(state, LUA_REGISTRYINDEX, kLoopThread);
@@ -143,10 +139,7 @@ int EndLoop(lua_State* /*state*/) {
 }
 
 // in_loop() -> whether the loop that began last was not left.
-int InLoop(lua_State* state) {
-  lua_pushboolean(state, IsInLoop(state));
-  return 1;
-}
+int InLoop(lua_State* state) { return PushBoolean(state, IsInLoop(state)); }
 
 // --- SIGTERM -------------------------------------------------------------------------------------
 
@@ -210,10 +203,7 @@ int CatchSigterm(lua_State* state) {
   return 0;
 }
 
-int SigtermCame(lua_State* state) {
-  lua_pushboolean(state, sigterm_came);
-  return 1;
-}
+int SigtermCame(lua_State* state) { return PushBoolean(state, sigterm_came); }
 
 // announce_saving(): the launcher, asked to end by SIGTERM, passes that on and waits.
 int AnnounceSaving(lua_State* state) {

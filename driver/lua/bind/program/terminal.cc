@@ -113,9 +113,8 @@ int ReadLibrary(lua_State* state) {
   std::ifstream stream(absl::StrCat(driver::FindRunfile("driver/lualib"), "/", file),
                        std::ios::binary);
   if (!stream) throw Error(absl::StrCat("read_library: there is no ", file, " in the library"));
-  PushString(state, std::string((std::istreambuf_iterator<char>(stream)),
-                                std::istreambuf_iterator<char>()));
-  return 1;
+  return PushString(state, std::string((std::istreambuf_iterator<char>(stream)),
+                                       std::istreambuf_iterator<char>()));
 }
 
 }  // namespace

@@ -43,8 +43,7 @@ namespace {
 
 // event_file(folder)
 int NewEventFile(lua_State* state) {
-  PushObject(state, driver::EventFile(ReadString(state, 1, "event_file: folder")));
-  return 1;
+  return PushObject(state, driver::EventFile(ReadString(state, 1, "event_file: folder")));
 }
 
 // write(file, step, {tag = number})
@@ -73,7 +72,7 @@ int WriteText(lua_State* state) {
 // --- FLOPs ---------------------------------------------------------------------------------------
 
 // {total =, {name =, flops =, calls =}, ...}
-void PushFlops(lua_State* state, const driver::FlopCounter& counter) {
+int PushFlops(lua_State* state, const driver::FlopCounter& counter) {
   const std::vector<driver::OperatorFlops> operators = counter.ByOperator();
   lua_newtable(state);
   SetInteger(state, "total", counter.total());
@@ -84,6 +83,7 @@ void PushFlops(lua_State* state, const driver::FlopCounter& counter) {
     SetInteger(state, "calls", operators[i].calls);
     lua_rawseti(state, -2, static_cast<int>(i + 1));
   }
+  return 1;
 }
 
 // flops(fn, ...) -> counts, fn's results
@@ -98,20 +98,17 @@ int Flops(lua_State* state) {
 
 // flop_counter() -> counter, which counts from here on
 int NewFlopCounter(lua_State* state) {
-  PushObject(state, std::make_unique<driver::FlopCounter>());
-  return 1;
+  return PushObject(state, std::make_unique<driver::FlopCounter>());
 }
 
 // total(counter) -> FLOPs so far
 int CounterTotal(lua_State* state) {
-  PushInteger(state, ReadObject<Counter>(state, 1, "counter of FLOPs")->total());
-  return 1;
+  return PushInteger(state, ReadObject<Counter>(state, 1, "counter of FLOPs")->total());
 }
 
 // by_operator(counter) -> counts so far
 int CounterByOperator(lua_State* state) {
-  PushFlops(state, *ReadObject<Counter>(state, 1, "counter of FLOPs"));
-  return 1;
+  return PushFlops(state, *ReadObject<Counter>(state, 1, "counter of FLOPs"));
 }
 
 // --- Ranks ---------------------------------------------------------------------------------------
@@ -120,22 +117,19 @@ int CounterByOperator(lua_State* state) {
 int WorkOfRanks(lua_State* state) {
   const std::vector<double> seconds = driver::OwnWork::OfThisThread().TakeSeconds();
   if (seconds.empty()) return 0;
-  PushArray(state, seconds, [&](double own) { lua_pushnumber(state, own); });
-  return 1;
+  return PushArray(state, seconds, [&](double own) { lua_pushnumber(state, own); });
 }
 
 // work_clocks() -> array of seconds of own work, by rank, each from a beginning of its own; empty
 // where the ranks have not agreed yet
 int WorkClocks(lua_State* state) {
-  PushArray(state, driver::OwnWork::OfThisThread().Seconds(),
-            [&](double own) { lua_pushnumber(state, own); });
-  return 1;
+  return PushArray(state, driver::OwnWork::OfThisThread().Seconds(),
+                   [&](double own) { lua_pushnumber(state, own); });
 }
 
 // own_seconds() -> seconds of this rank's own work, from any beginning
 int OwnSeconds(lua_State* state) {
-  lua_pushnumber(state, static_cast<double>(driver::OwnWork::OfThisThread().Now()) / 1e9);
-  return 1;
+  return PushNumber(state, static_cast<double>(driver::OwnWork::OfThisThread().Now()) / 1e9);
 }
 
 // --- Roofline ------------------------------------------------------------------------------------
@@ -157,8 +151,7 @@ Costs NewCosts(at::Device device) {
 
 // operator_costs(device) -> costs, which are measured from here on
 int MeasureCosts(lua_State* state) {
-  PushObject(state, NewCosts(ReadDevice(state, 1, "lockstep.profile: device")));
-  return 1;
+  return PushObject(state, NewCosts(ReadDevice(state, 1, "lockstep.profile: device")));
 }
 
 // costs_of(device, fn, ...) -> costs, fn's results
@@ -211,7 +204,7 @@ void PushLines(lua_State* state, const std::vector<driver::LineMemory>& lines) {
 }
 
 // {peak_bytes =, peak =, held_bytes =, held =}
-void PushReport(lua_State* state, const driver::MemoryByLine& report) {
+int PushReport(lua_State* state, const driver::MemoryByLine& report) {
   lua_newtable(state);
   SetInteger(state, "peak_bytes", report.peak_bytes);
   PushLines(state, report.peak);
@@ -219,6 +212,7 @@ void PushReport(lua_State* state, const driver::MemoryByLine& report) {
   SetInteger(state, "held_bytes", report.held_bytes);
   PushLines(state, report.held);
   lua_setfield(state, -2, "held");
+  return 1;
 }
 
 // memory_by_line(device, fn, ...) -> {peak_bytes =, peak =, held_bytes =, held =}, fn's results
@@ -255,14 +249,13 @@ int MemoryOverTime(lua_State* state) {
 // memory_tracker(device) -> tracker, which watches from here on
 int NewMemoryTracker(lua_State* state) {
   const at::Device device = ReadDevice(state, 1, "memory_tracker: device");
-  PushObject(state, std::make_unique<driver::MemoryTracker>(device.type(), RunningScriptLine));
-  return 1;
+  return PushObject(state,
+                    std::make_unique<driver::MemoryTracker>(device.type(), RunningScriptLine));
 }
 
 // report(tracker) -> report so far
 int TrackerReport(lua_State* state) {
-  PushReport(state, ReadObject<Tracker>(state, 1, "memory tracker")->Report());
-  return 1;
+  return PushReport(state, ReadObject<Tracker>(state, 1, "memory tracker")->Report());
 }
 
 // --- Traces --------------------------------------------------------------------------------------
@@ -295,8 +288,7 @@ int Traced(lua_State* state) {
 // trace(path, options) -> trace, which has begun
 int NewTrace(lua_State* state) {
   const std::string path = ReadString(state, 1, "lockstep.profile: path");
-  PushObject(state, std::make_unique<driver::Trace>(path, ReadTraceOptions(state, 2)));
-  return 1;
+  return PushObject(state, std::make_unique<driver::Trace>(path, ReadTraceOptions(state, 2)));
 }
 
 // begin_step(trace, step)

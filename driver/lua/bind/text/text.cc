@@ -38,8 +38,7 @@ TokenizerObject& Self(lua_State* state) {
 int Open(lua_State* state) {
   const auto tokenizer =
       ValueOrThrow(text::Tokenizer::Load(ReadString(state, 1, "text.tokenizer: the path")));
-  PushObject(state, TokenizerObject{tokenizer, text::Encoder(tokenizer)});
-  return 1;
+  return PushObject(state, TokenizerObject{tokenizer, text::Encoder(tokenizer)});
 }
 
 // tokenizer:encode(text, special) -> array of ids
@@ -49,8 +48,7 @@ int Encode(lua_State* state) {
   const bool special = ReadBoolean(state, 3, "tokenizer:encode: special");
   std::vector<int32_t> ids;
   Check(self.encoder.Encode(given, {.add_special_tokens = special}, ids));
-  PushArray(state, ids, [&](int32_t id) { lua_pushinteger(state, id); });
-  return 1;
+  return PushArray(state, ids, [&](int32_t id) { lua_pushinteger(state, id); });
 }
 
 // tokenizer:decode(ids, skip_special) -> text
@@ -58,8 +56,8 @@ int Decode(lua_State* state) {
   TokenizerObject& self = Self(state);
   const std::vector<int64_t> ids = ReadIntegers(state, 2, "tokenizer:decode: the ids");
   const bool skip = ReadBoolean(state, 3, "tokenizer:decode: skip_special");
-  PushString(state, ValueOrThrow(text::Decode(self.tokenizer, ids, {.skip_special_tokens = skip})));
-  return 1;
+  return PushString(state,
+                    ValueOrThrow(text::Decode(self.tokenizer, ids, {.skip_special_tokens = skip})));
 }
 
 // tokenizer:id(token) -> id, or nil
@@ -75,38 +73,31 @@ int Id(lua_State* state) {
 }
 
 // tokenizer:size() -> number of tokens
-int Size(lua_State* state) {
-  PushInteger(state, Self(state).tokenizer->size());
-  return 1;
-}
+int Size(lua_State* state) { return PushInteger(state, Self(state).tokenizer->size()); }
 
 // tokenizer:stream(skip_special) -> stream
 int Stream(lua_State* state) {
   TokenizerObject& self = Self(state);
   const bool skip = ReadBoolean(state, 2, "tokenizer:stream: skip_special");
-  PushObject(state, text::DecodeStream(self.tokenizer, {.skip_special_tokens = skip}));
-  return 1;
+  return PushObject(state, text::DecodeStream(self.tokenizer, {.skip_special_tokens = skip}));
 }
 
 // stream:push(id) -> text
 int Push(lua_State* state) {
   auto& stream = ReadObject<text::DecodeStream>(state, 1, "text: the stream");
-  PushString(state, ValueOrThrow(stream.Push(ReadInteger(state, 2, "stream:push: the id"))));
-  return 1;
+  return PushString(state, ValueOrThrow(stream.Push(ReadInteger(state, 2, "stream:push: the id"))));
 }
 
 // stream:finish() -> text
 int Finish(lua_State* state) {
-  PushString(state, ReadObject<text::DecodeStream>(state, 1, "text: the stream").Finish());
-  return 1;
+  return PushString(state, ReadObject<text::DecodeStream>(state, 1, "text: the stream").Finish());
 }
 
 // trainer(json) -> trainer, which splits text as the tokenizer.json `json` says
 int Trainer(lua_State* state) {
   const std::string json = ReadString(state, 1, "text.train_tokenizer: the tokenizer's parts");
-  PushObject(state,
-             text::BpeTrainer(ValueOrThrow(text::Tokenizer::Parse(json, "text.train_tokenizer"))));
-  return 1;
+  return PushObject(
+      state, text::BpeTrainer(ValueOrThrow(text::Tokenizer::Parse(json, "text.train_tokenizer"))));
 }
 
 text::BpeTrainer& SelfTrainer(lua_State* state) {

@@ -136,8 +136,7 @@ int NewTiles(lua_State* state) {
     throw Error("tiled_mlp.new: give tiles or tile_tokens, not both");
   ReadFields(table, kOptions, *options);
   options->stats = std::make_shared<tiled_mlp::TileStats>();
-  PushObject<Tiles>(state, std::move(options));
-  return 1;
+  return PushObject<Tiles>(state, std::move(options));
 }
 
 tiled_mlp::TileOptions& ReadTiles(lua_State* state) {
@@ -160,13 +159,8 @@ int RunTiles(lua_State* state) {
   return static_cast<int>(outputs.size());
 }
 
-at::Tensor OptionalTensor(lua_State* state, const OptionTable& table, const char* key,
-                          const char* function) {
-  if (!table.Push(key)) return {};
-  const at::Tensor tensor =
-      ReadTensor(state, lua_gettop(state), absl::StrCat(function, ": ", key).c_str());
-  lua_pop(state, 1);
-  return tensor;
+at::Tensor OptionalTensor(const OptionTable& table, const char* key) {
+  return table.Find(key, ReadTensor).value_or(at::Tensor());
 }
 
 template <typename Choice>
@@ -187,7 +181,7 @@ int RunDense(lua_State* state) {
   const OptionTable table(
       state, 2, kName,
       {"x", "gate", "up", "down", "gate_bias", "up_bias", "down_bias", "activation"});
-  const auto tensor = [&](const char* key) { return OptionalTensor(state, table, key, kName); };
+  const auto tensor = [&](const char* key) { return OptionalTensor(table, key); };
   const at::Tensor x = tensor("x");
   if (!x.defined()) throw Error("tiled_mlp: dense: x is missing");
   using tiled_mlp::Activation;
@@ -195,15 +189,14 @@ int RunDense(lua_State* state) {
                                                        {{"silu", Activation::kSilu},
                                                         {"gelu", Activation::kGelu},
                                                         {"gelu_tanh", Activation::kGeluTanh}});
-  PushTensor(state, tiled_mlp::RunTiledMlp(x,
-                                           {.gate = tensor("gate"),
-                                            .up = tensor("up"),
-                                            .down = tensor("down"),
-                                            .gate_bias = tensor("gate_bias"),
-                                            .up_bias = tensor("up_bias"),
-                                            .down_bias = tensor("down_bias")},
-                                           activation, options));
-  return 1;
+  return PushTensor(state, tiled_mlp::RunTiledMlp(x,
+                                                  {.gate = tensor("gate"),
+                                                   .up = tensor("up"),
+                                                   .down = tensor("down"),
+                                                   .gate_bias = tensor("gate_bias"),
+                                                   .up_bias = tensor("up_bias"),
+                                                   .down_bias = tensor("down_bias")},
+                                                  activation, options));
 }
 
 int Stats(lua_State* state) {
@@ -238,15 +231,15 @@ int CrossEntropy(lua_State* state) {
       NamesOf(kCrossEntropy, {"hidden", "weight", "labels", "bias", "divisor", "reduction"}));
   using tiled_mlp::Reduction;
   tiled_mlp::CrossEntropyOptions options;
-  options.bias = OptionalTensor(state, table, "bias", kName);
-  options.divisor = OptionalTensor(state, table, "divisor", kName);
+  options.bias = OptionalTensor(table, "bias");
+  options.divisor = OptionalTensor(table, "divisor");
   ReadFields(table, kCrossEntropy, options);
   options.reduction = ReadChoice<Reduction>(
       table, "reduction", "mean", kName,
       {{"mean", Reduction::kMean}, {"sum", Reduction::kSum}, {"none", Reduction::kNone}});
-  const at::Tensor hidden = OptionalTensor(state, table, "hidden", kName);
-  const at::Tensor weight = OptionalTensor(state, table, "weight", kName);
-  const at::Tensor labels = OptionalTensor(state, table, "labels", kName);
+  const at::Tensor hidden = OptionalTensor(table, "hidden");
+  const at::Tensor weight = OptionalTensor(table, "weight");
+  const at::Tensor labels = OptionalTensor(table, "labels");
   tiled_mlp::CrossEntropy result = tiled_mlp::TiledCrossEntropy(hidden, weight, labels, options);
   PushTensor(state, std::move(result.loss));
   PushTensor(state, std::move(result.count));

@@ -136,20 +136,20 @@ void CheckExact(const std::vector<double>& numbers, at::ScalarType dtype) {
 }
 
 // Pushes element i of a contiguous tensor of float64, int64, uint64 or bool.
-void PushElement(lua_State* state, const at::Tensor& tensor, int64_t i) {
+int PushElement(lua_State* state, const at::Tensor& tensor, int64_t i) {
   switch (tensor.scalar_type()) {
-    case at::kBool: return lua_pushboolean(state, tensor.const_data_ptr<bool>()[i]);
+    case at::kBool: return PushBoolean(state, tensor.const_data_ptr<bool>()[i]);
     case at::kLong: return PushInteger(state, tensor.const_data_ptr<int64_t>()[i]);
     case at::kUInt64: {
       const uint64_t value = tensor.const_data_ptr<uint64_t>()[i];
       // Beyond int64 it is far beyond 2^53: PushInteger says so for the nearest that it can name.
       return PushInteger(state, static_cast<int64_t>(std::min<uint64_t>(value, INT64_MAX)));
     }
-    default: return lua_pushnumber(state, tensor.const_data_ptr<double>()[i]);
+    default: return PushNumber(state, tensor.const_data_ptr<double>()[i]);
   }
 }
 
-void PushRows(lua_State* state, const at::Tensor& tensor) {
+int PushRows(lua_State* state, const at::Tensor& tensor) {
   if (tensor.dim() == 0) return PushElement(state, tensor, 0);
   luaL_checkstack(state, 4, "nested arrays");
   lua_createtable(state, static_cast<int>(tensor.size(0)), 0);
@@ -161,6 +161,7 @@ void PushRows(lua_State* state, const at::Tensor& tensor) {
     }
     lua_rawseti(state, -2, static_cast<int>(i + 1));
   }
+  return 1;
 }
 
 }  // namespace
@@ -178,14 +179,14 @@ at::Tensor ReadNested(lua_State* state, int index, std::optional<at::ScalarType>
   return values.to(wanted);
 }
 
-void PushNested(lua_State* state, const at::Tensor& tensor) {
+int PushNested(lua_State* state, const at::Tensor& tensor) {
   if (tensor.is_complex())
     throw Error("totable: complex numbers have no form in Lua; use torch.view_as_real(x)");
   at::ScalarType dtype = at::kDouble;
   if (at::isIntegralType(tensor.scalar_type(), /*includeBool=*/false)) dtype = at::kLong;
   if (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kUInt64)
     dtype = tensor.scalar_type();
-  PushRows(state, tensor.detach().to(at::kCPU, dtype).contiguous());
+  return PushRows(state, tensor.detach().to(at::kCPU, dtype).contiguous());
 }
 
 }  // namespace lockstep::lua

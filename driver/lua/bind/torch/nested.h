@@ -21,7 +21,7 @@ at::Tensor ReadNested(lua_State* state, int index, std::optional<at::ScalarType>
 
 // Pushes a tensor as nested arrays, or a tensor of no dimensions as a bare value. Throws Error if
 // an integer is beyond 2^53.
-void PushNested(lua_State* state, const at::Tensor& tensor);
+int PushNested(lua_State* state, const at::Tensor& tensor);
 
 }  // namespace lockstep::lua
 

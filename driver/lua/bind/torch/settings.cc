@@ -79,8 +79,7 @@ int UseDeterministicAlgorithms(lua_State* state) {
 }
 
 int AreDeterministicAlgorithmsEnabled(lua_State* state) {
-  lua_pushboolean(state, at::globalContext().deterministicAlgorithms());
-  return 1;
+  return PushBoolean(state, at::globalContext().deterministicAlgorithms());
 }
 
 }  // namespace lockstep::lua

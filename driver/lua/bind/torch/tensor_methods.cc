@@ -27,87 +27,75 @@ constexpr char kShapeMetatable[] = "lockstep.shape";
 // --- Fields --------------------------------------------------------------------------------------
 
 int ShapeToString(lua_State* state) {
-  PushString(state, absl::StrCat("{", absl::StrJoin(ReadIntegers(state, 1, "shape"), ", "), "}"));
-  return 1;
+  return PushString(state,
+                    absl::StrCat("{", absl::StrJoin(ReadIntegers(state, 1, "shape"), ", "), "}"));
 }
 
 int ShapesEqual(lua_State* state) {
-  lua_pushboolean(state, ReadIntegers(state, 1, "shape") == ReadIntegers(state, 2, "shape"));
-  return 1;
+  return PushBoolean(state, ReadIntegers(state, 1, "shape") == ReadIntegers(state, 2, "shape"));
 }
 
 // An array of sizes that prints itself and equals another of the same sizes.
-void PushShape(lua_State* state, const at::Tensor& tensor) {
+int PushShape(lua_State* state, const at::Tensor& tensor) {
   PushIntegers(state, tensor.sizes().vec());
   if (luaL_newmetatable(state, kShapeMetatable) != 0) {
     SetFunctions(state, {{"__tostring", ShapeToString}, {"__eq", ShapesEqual}});
   }
   lua_setmetatable(state, -2);
+  return 1;
 }
 
 struct Field {
   const char* name;
-  void (*push)(lua_State* state, const at::Tensor& tensor);
+  int (*push)(lua_State* state, const at::Tensor& tensor);
 };
 
 constexpr Field kFields[] = {
     {"shape", PushShape},
-    {"dtype", [](lua_State* state, const at::Tensor& x) { PushDtype(state, x.scalar_type()); }},
-    {"device", [](lua_State* state, const at::Tensor& x) { PushString(state, x.device().str()); }},
+    {"dtype",
+     [](lua_State* state, const at::Tensor& x) { return PushDtype(state, x.scalar_type()); }},
+    {"device",
+     [](lua_State* state, const at::Tensor& x) { return PushString(state, x.device().str()); }},
     {"grad",
      [](lua_State* state, const at::Tensor& x) {
        driver::Recording::NoteGradRead(x);
-       PushTensor(state, x.grad());
+       return PushTensor(state, x.grad());
      }},
     {"requires_grad",
-     [](lua_State* state, const at::Tensor& x) { lua_pushboolean(state, x.requires_grad()); }},
-    {"is_leaf", [](lua_State* state, const at::Tensor& x) { lua_pushboolean(state, x.is_leaf()); }},
-    {"ndim", [](lua_State* state, const at::Tensor& x) { PushInteger(state, x.dim()); }},
-    {"T", [](lua_State* state, const at::Tensor& x) { PushTensor(state, x.t()); }},
+     [](lua_State* state, const at::Tensor& x) { return PushBoolean(state, x.requires_grad()); }},
+    {"is_leaf",
+     [](lua_State* state, const at::Tensor& x) { return PushBoolean(state, x.is_leaf()); }},
+    {"ndim", [](lua_State* state, const at::Tensor& x) { return PushInteger(state, x.dim()); }},
+    {"T", [](lua_State* state, const at::Tensor& x) { return PushTensor(state, x.t()); }},
 };
 
 // --- Methods that are no operators ---------------------------------------------------------------
 
 int Size(lua_State* state) {
   const at::Tensor& tensor = ReadTensor(state, 1, "size: x");
-  if (lua_isnoneornil(state, 2)) {
-    PushShape(state, tensor);
-  } else {
-    const int64_t dim = ReadInteger(state, 2, "size: dim");
-    PushInteger(state, PrefixErrors("size", [&] { return tensor.size(dim); }));
-  }
-  return 1;
+  if (lua_isnoneornil(state, 2)) return PushShape(state, tensor);
+  const int64_t dim = ReadInteger(state, 2, "size: dim");
+  return PushInteger(state, PrefixErrors("size", [&] { return tensor.size(dim); }));
 }
 
-int Dim(lua_State* state) {
-  PushInteger(state, ReadTensor(state, 1, "dim: x").dim());
-  return 1;
-}
+int Dim(lua_State* state) { return PushInteger(state, ReadTensor(state, 1, "dim: x").dim()); }
 
-int Numel(lua_State* state) {
-  PushInteger(state, ReadTensor(state, 1, "numel: x").numel());
-  return 1;
-}
+int Numel(lua_State* state) { return PushInteger(state, ReadTensor(state, 1, "numel: x").numel()); }
 
 int ElementSize(lua_State* state) {
-  PushInteger(state, static_cast<int64_t>(ReadTensor(state, 1, "element_size: x").element_size()));
-  return 1;
+  return PushInteger(state,
+                     static_cast<int64_t>(ReadTensor(state, 1, "element_size: x").element_size()));
 }
 
 int Stride(lua_State* state) {
   const at::Tensor& tensor = ReadTensor(state, 1, "stride: x");
-  if (lua_isnoneornil(state, 2)) {
-    PushIntegers(state, tensor.strides().vec());
-  } else {
-    const int64_t dim = ReadInteger(state, 2, "stride: dim");
-    PushInteger(state, PrefixErrors("stride", [&] { return tensor.stride(dim); }));
-  }
-  return 1;
+  if (lua_isnoneornil(state, 2)) return PushIntegers(state, tensor.strides().vec());
+  const int64_t dim = ReadInteger(state, 2, "stride: dim");
+  return PushInteger(state, PrefixErrors("stride", [&] { return tensor.stride(dim); }));
 }
 
 int IsContiguous(lua_State* state) {
-  lua_pushboolean(state, ReadTensor(state, 1, "is_contiguous: x").is_contiguous());
-  return 1;
+  return PushBoolean(state, ReadTensor(state, 1, "is_contiguous: x").is_contiguous());
 }
 
 int Item(lua_State* state) {
@@ -117,14 +105,12 @@ int Item(lua_State* state) {
     throw Error(absl::StrCat("item: x must have one element, not ", tensor.numel(), " (",
                              Describe(tensor), "); reduce it first, or use x:totable()"));
   }
-  PushNested(state, tensor.reshape({}));
-  return 1;
+  return PushNested(state, tensor.reshape({}));
 }
 
 int ToTable(lua_State* state) {
   CheckNotRecording("totable");
-  PushNested(state, ReadTensor(state, 1, "totable: x"));
-  return 1;
+  return PushNested(state, ReadTensor(state, 1, "totable: x"));
 }
 
 // Pushes `tensor`, or the value at index 1 where it is that very tensor.
@@ -154,15 +140,8 @@ int To(lua_State* state) {
       device = ReadDevice(state, i, "to: device");
     } else if (lua_type(state, i) == LUA_TTABLE && i == num_arguments) {
       const OptionTable options(state, i, "to", {"device", "dtype", "non_blocking", "copy"});
-      if (options.Push("device")) {
-        device = ReadDevice(state, -1, "to: device");
-        lua_pop(state, 1);
-      }
-      if (options.Push("dtype")) {
-        if (!DtypeAt(state, -1, &dtype))
-          ThrowTypeError(state, -1, "to: dtype", "a dtype, as torch.float32");
-        lua_pop(state, 1);
-      }
+      device = options.Find("device", ReadDevice).value_or(device);
+      dtype = options.Find("dtype", ReadDtype).value_or(dtype);
       non_blocking = options.Boolean("non_blocking", false);
       copy = options.Boolean("copy", false);
     } else if (!DtypeAt(state, i, &dtype)) {
@@ -223,8 +202,7 @@ std::string UnknownField(const std::string& name) {
 // x[key]. Upvalue 1: methods by name, filled as they are asked for.
 int GetIndex(lua_State* state) {
   if (lua_type(state, 2) != LUA_TSTRING || std::strcmp(lua_tostring(state, 2), "...") == 0) {
-    PushIndexed(state, ReadTensor(state, 1, "x"), 2);
-    return 1;
+    return PushIndexed(state, ReadTensor(state, 1, "x"), 2);
   }
   lua_pushvalue(state, 2);
   lua_rawget(state, lua_upvalueindex(1));
@@ -232,8 +210,7 @@ int GetIndex(lua_State* state) {
   const std::string name = lua_tostring(state, 2);
   for (const Field& field : kFields) {
     if (name != field.name) continue;
-    field.push(state, ReadTensor(state, 1, "x"));
-    return 1;
+    return field.push(state, ReadTensor(state, 1, "x"));
   }
   Operator* op = FindOperator(name);
   if (op == nullptr) throw Error(UnknownField(name));
@@ -286,16 +263,14 @@ int Negate(lua_State* state) {
 int Length(lua_State* state) {
   const at::Tensor& tensor = ReadTensor(state, 1, "#x: x");
   if (tensor.dim() == 0) throw Error("#x: the tensor has no dimensions, and so no length");
-  PushInteger(state, tensor.size(0));
-  return 1;
+  return PushInteger(state, tensor.size(0));
 }
 
 // One tensor: the same C++ object, whichever value names it.
 int Equal(lua_State* state) {
   const at::Tensor* a = TensorAt(state, 1);
   const at::Tensor* b = TensorAt(state, 2);
-  lua_pushboolean(state, a != nullptr && b != nullptr && a->is_same(*b));
-  return 1;
+  return PushBoolean(state, a != nullptr && b != nullptr && a->is_same(*b));
 }
 
 int Compare(lua_State*) {
@@ -305,8 +280,7 @@ int Compare(lua_State*) {
 int ToString(lua_State* state) {
   const at::Tensor& tensor = ReadTensor(state, 1, "tostring: x");
   CheckNotRecording("tostring");
-  PushString(state, FormatTensor(tensor));
-  return 1;
+  return PushString(state, FormatTensor(tensor));
 }
 
 }  // namespace
@@ -315,10 +289,7 @@ void RegisterTensorMethods(lua_State* state) {
   luaL_getmetatable(state, kTensorMetatable);
 
   lua_newtable(state);
-  for (const Function& method : kMethods) {
-    lua_pushcfunction(state, method.function);
-    lua_setfield(state, -2, method.name);
-  }
+  SetFunctions(state, kMethods);
   lua_pushcclosure(state, GetIndex, 1);
   lua_setfield(state, -2, "__index");
 
@@ -342,25 +313,14 @@ void RegisterTensorMethods(lua_State* state) {
 int NewTensor(lua_State* state) {
   CheckNotRecording("torch.tensor");  // it copies from the host, once for all replays
   const OptionTable options(state, 2, "torch.tensor", {"dtype", "device", "requires_grad"});
-  std::optional<at::ScalarType> dtype;
-  if (options.Push("dtype")) {
-    at::ScalarType given = at::kFloat;
-    if (!DtypeAt(state, -1, &given))
-      ThrowTypeError(state, -1, "torch.tensor: dtype", "a dtype, as torch.float32");
-    dtype = given;
-    lua_pop(state, 1);
-  }
+  const std::optional<at::ScalarType> dtype = options.Find("dtype", ReadDtype);
   at::Tensor tensor = TensorAt(state, 1) != nullptr ? TensorAt(state, 1)->detach().clone()
                                                     : ReadNested(state, 1, dtype);
   if (dtype.has_value()) tensor = tensor.to(*dtype);
-  if (options.Push("device")) {
-    tensor = tensor.to(ReadDevice(state, -1, "torch.tensor: device"));
-    lua_pop(state, 1);
-  }
+  if (const auto device = options.Find("device", ReadDevice)) tensor = tensor.to(*device);
   const bool requires_grad = options.Boolean("requires_grad", false);
   PrefixErrors("torch.tensor", [&] { tensor.set_requires_grad(requires_grad); });
-  PushTensor(state, tensor);
-  return 1;
+  return PushTensor(state, tensor);
 }
 
 std::vector<std::string> ExtraMethodNames() {

@@ -46,10 +46,7 @@ void ReplayMathRandom(lua_State* state) {
   lua_setfield(state, LUA_REGISTRYINDEX, "lockstep.math_random_generator");
 }
 
-int IsTensor(lua_State* state) {
-  lua_pushboolean(state, TensorAt(state, 1) != nullptr);
-  return 1;
-}
+int IsTensor(lua_State* state) { return PushBoolean(state, TensorAt(state, 1) != nullptr); }
 
 // torch.full(size, value, {dtype=}): as ATen's, but the dtype never depends on the value. A Lua
 // number does not say whether 1 is an integer, so without dtype it is the default dtype.
@@ -95,8 +92,7 @@ at::Generator GeneratorOf(lua_State* state, int index) {
 
 int GetRngState(lua_State* state) {
   const at::Generator generator = GeneratorOf(state, 1);
-  PushTensor(state, generator.get_state());
-  return 1;
+  return PushTensor(state, generator.get_state());
 }
 
 int SetRngState(lua_State* state) {
@@ -106,10 +102,7 @@ int SetRngState(lua_State* state) {
   return 0;
 }
 
-int GetNumThreads(lua_State* state) {
-  PushInteger(state, at::get_num_threads());
-  return 1;
-}
+int GetNumThreads(lua_State* state) { return PushInteger(state, at::get_num_threads()); }
 
 int SetNumThreads(lua_State* state) {
   const int64_t threads = ReadInteger(state, 1, "torch.set_num_threads: n");
@@ -120,14 +113,11 @@ int SetNumThreads(lua_State* state) {
 }
 
 int GetDefaultDtype(lua_State* state) {
-  PushDtype(state, c10::get_default_dtype_as_scalartype());
-  return 1;
+  return PushDtype(state, c10::get_default_dtype_as_scalartype());
 }
 
 int SetDefaultDtype(lua_State* state) {
-  at::ScalarType dtype = at::kFloat;
-  if (!DtypeAt(state, 1, &dtype))
-    ThrowTypeError(state, 1, "torch.set_default_dtype: dtype", "a dtype");
+  const at::ScalarType dtype = ReadDtype(state, 1, "torch.set_default_dtype: dtype");
   if (!at::isFloatingType(dtype))
     throw Error("torch.set_default_dtype: the dtype must be a floating-point one");
   c10::set_default_dtype(c10::scalarTypeToTypeMeta(dtype));
@@ -208,10 +198,7 @@ int OpenTorch(lua_State* state) {
   ReplayMathRandom(state);
 
   lua_newtable(state);
-  for (const Function& function : kFunctions) {
-    lua_pushcfunction(state, function.function);
-    lua_setfield(state, -2, function.name);
-  }
+  SetFunctions(state, kFunctions);
   for (const NamedDtype& named : NamedDtypes()) {
     PushDtype(state, named.dtype);
     lua_setfield(state, -2, named.name);
