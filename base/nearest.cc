@@ -1,12 +1,17 @@
 #include "base/nearest.h"
 
 #include <algorithm>
-#include <cstddef>
 
 namespace lockstep::base {
 namespace {
 
-// Edits (insertions, deletions, substitutions, swaps of neighbours) between two words.
+size_t CommonPrefix(const std::string& a, const std::string& b) {
+  return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first -
+                             a.begin());
+}
+
+}  // namespace
+
 // Optimal string alignment distance, https://en.wikipedia.org/wiki/Damerau-Levenshtein_distance.
 size_t EditDistance(const std::string& a, const std::string& b) {
   std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
@@ -23,13 +28,6 @@ size_t EditDistance(const std::string& a, const std::string& b) {
   }
   return cost[a.size()][b.size()];
 }
-
-size_t CommonPrefix(const std::string& a, const std::string& b) {
-  return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first -
-                             a.begin());
-}
-
-}  // namespace
 
 std::string Nearest(const std::string& word, const std::vector<std::string>& known) {
   std::string nearest;

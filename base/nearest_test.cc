@@ -1,5 +1,6 @@
 #include "base/nearest.h"
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,19 @@ TEST(Nearest, ReturnsTheWordWithTheFewestEdits) {
   };
   for (const auto& c : kCases) EXPECT_EQ(Nearest(c.word, known), c.nearest) << c.word;
   EXPECT_EQ(Nearest("word", {}), "");
+}
+
+TEST(EditDistance, CountsEdits) {
+  const struct {
+    const char *a, *b;
+    size_t edits;
+  } kCases[] = {
+      {"", "", 0},       {"abc", "abc", 0},      {"abc", "", 3},          {"abc", "axc", 1},
+      {"abc", "acb", 1}, {"images", "image", 1}, {"labels", "label_s", 1}};
+  for (const auto& c : kCases) {
+    EXPECT_EQ(EditDistance(c.a, c.b), c.edits) << c.a << " " << c.b;
+    EXPECT_EQ(EditDistance(c.b, c.a), c.edits) << c.b << " " << c.a;
+  }
 }
 
 TEST(Nearest, OfEquallyNearWordsTheOneThatBeginsAlikeWins) {

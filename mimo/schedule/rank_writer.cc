@@ -153,7 +153,9 @@ class RankWriter {
     const int64_t rows = side.shard(place / side.lanes).size();
     if (rows > 0) AddCollective(Payload::kContextSum, GroupsAt(module).cp[Rank()], edge, rows);
   }
+  // Adds nothing where the module has no such stage.
   void AddToStage(OpKind kind, const Position& position, int32_t stage, Payload payload) {
+    if (stage < 0 || stage == ModuleAt(position.module).pp) return;
     Coordinates at = position.at;
     at.pp = stage;
     Add(kind, payload, step_.topology->rank(position.module, at), position.module, 0);
@@ -218,20 +220,17 @@ class RankWriter {
   }
   void StageForward(const Position& position) {
     StartBatch();
-    if (!IsFirst(position))
-      AddToStage(OpKind::kReceive, position, position.at.pp - 1, Payload::kStage);
+    AddToStage(OpKind::kReceive, position, position.at.pp - 1, Payload::kStage);
     Compute(position, micro_batch_, Payload::kTensorForward);
     StartBatch();
-    if (!IsLast(position)) AddToStage(OpKind::kSend, position, position.at.pp + 1, Payload::kStage);
+    AddToStage(OpKind::kSend, position, position.at.pp + 1, Payload::kStage);
   }
   void StageBackward(const Position& position) {
     StartBatch();
-    if (!IsLast(position))
-      AddToStage(OpKind::kReceive, position, position.at.pp + 1, Payload::kStageGradient);
+    AddToStage(OpKind::kReceive, position, position.at.pp + 1, Payload::kStageGradient);
     Compute(position, micro_batch_, Payload::kTensorBackward);
     StartBatch();
-    if (!IsFirst(position))
-      AddToStage(OpKind::kSend, position, position.at.pp - 1, Payload::kStageGradient);
+    AddToStage(OpKind::kSend, position, position.at.pp - 1, Payload::kStageGradient);
   }
 
   // k1F1B: one direction of a micro-batch, over the module's edges or to the neighbouring stage.
@@ -239,29 +238,26 @@ class RankWriter {
   void ReceiveForward(const Position& position, int64_t m, bool joins = false) {
     micro_batch_ = static_cast<int32_t>(m);
     joins_ = joins;
-    if (!IsFirst(position))
-      AddToStage(OpKind::kReceive, position, position.at.pp - 1, Payload::kStage);
+    AddToStage(OpKind::kReceive, position, position.at.pp - 1, Payload::kStage);
     ForEdges(position, /*incoming=*/true, [&](int e) { BridgeForward(e); });
   }
   void SendForward(const Position& position, int64_t m) {
     micro_batch_ = static_cast<int32_t>(m);
     ForEdges(position, /*incoming=*/false, [&](int e) { BridgeForward(e); });
     StartBatch();
-    if (!IsLast(position)) AddToStage(OpKind::kSend, position, position.at.pp + 1, Payload::kStage);
+    AddToStage(OpKind::kSend, position, position.at.pp + 1, Payload::kStage);
   }
   void ReceiveBackward(const Position& position, int64_t m, bool joins) {
     micro_batch_ = static_cast<int32_t>(m);
     joins_ = joins;
-    if (!IsLast(position))
-      AddToStage(OpKind::kReceive, position, position.at.pp + 1, Payload::kStageGradient);
+    AddToStage(OpKind::kReceive, position, position.at.pp + 1, Payload::kStageGradient);
     ForEdges(position, /*incoming=*/false, [&](int e) { BridgeBackward(e); });
   }
   void SendBackward(const Position& position, int64_t m) {
     micro_batch_ = static_cast<int32_t>(m);
     ForEdges(position, /*incoming=*/true, [&](int e) { BridgeBackward(e); });
     StartBatch();
-    if (!IsFirst(position))
-      AddToStage(OpKind::kSend, position, position.at.pp - 1, Payload::kStageGradient);
+    AddToStage(OpKind::kSend, position, position.at.pp - 1, Payload::kStageGradient);
   }
   template <typename Function>
   void ForEdges(const Position& position, bool incoming, Function function) {
