@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "ATen/core/dispatch/Dispatcher.h"
+#include "base/torch/operators.h"
 #include "c10/util/Exception.h"
 #include "kernels/aten/private_operators.h"
 #include "kernels/inputs.h"
@@ -195,8 +195,7 @@ TORCH_LIBRARY_IMPL(lockstep, Autograd, library) {
 }  // namespace
 
 void AdamW(const AdamWLists& lists, const AdamWOptions& options) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("lockstep::adamw_", "").typed<Signature>();
+  static const auto op = base::FindOperator<Signature>("lockstep::adamw_");
   op.call(lists.params, lists.grads, lists.exp_avgs, lists.exp_avg_sqs, lists.masters, lists.steps,
           lists.salts, options.lr, options.lr_factor, options.beta1, options.beta2,
           options.weight_decay, options.eps, options.grad_scale);

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "ATen/TensorOperators.h"
-#include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/add.h"
 #include "ATen/ops/empty.h"
@@ -19,38 +18,33 @@
 #include "ATen/ops/rsqrt.h"
 #include "ATen/ops/sum.h"
 #include "ATen/ops/zeros.h"
+#include "base/torch/operators.h"
 #include "base/torch/versions/node.h"
 #include "kernels/inputs.h"
 #include "kernels/kernels.h"
 #include "kernels/rows.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
-#include "torch/csrc/autograd/saved_variable.h"
 #include "torch/library.h"
 
 namespace lockstep::kernels {
 namespace {
 
-using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 using Pair = std::tuple<at::Tensor, at::Tensor>;
 
-template <typename Signature>
-auto Find(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
 at::Tensor Call(const at::Tensor& x, const at::Tensor& weight, double eps) {
   static const auto op =
-      Find<at::Tensor(const at::Tensor&, const at::Tensor&, double)>("lockstep::rms_norm");
+      base::FindOperator<at::Tensor(const at::Tensor&, const at::Tensor&, double)>(
+          "lockstep::rms_norm");
   return op.call(x, weight, eps);
 }
 
 Pair CallAdd(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
              double eps) {
   static const auto op =
-      Find<Pair(const at::Tensor&, const at::Tensor&, const at::Tensor&, double)>(
+      base::FindOperator<Pair(const at::Tensor&, const at::Tensor&, const at::Tensor&, double)>(
           "lockstep::add_rms_norm");
   return op.call(x, residual, weight, eps);
 }
@@ -58,8 +52,9 @@ Pair CallAdd(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& 
 Pair CallBackward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, double eps,
                   const std::optional<at::Tensor>& more, bool need_weight) {
   static const auto op =
-      Find<Pair(const at::Tensor&, const at::Tensor&, const at::Tensor&, double,
-                const std::optional<at::Tensor>&, bool)>("lockstep::rms_norm_backward");
+      base::FindOperator<Pair(const at::Tensor&, const at::Tensor&, const at::Tensor&, double,
+                              const std::optional<at::Tensor>&, bool)>(
+          "lockstep::rms_norm_backward");
   return op.call(dy, x, weight, eps, more, need_weight);
 }
 
@@ -220,17 +215,17 @@ Pair BackwardOnMeta(const at::Tensor&, const at::Tensor& x, const at::Tensor& we
 
 // The node of both: of rms_norm, whose inputs are x and weight, and of add_rms_norm, whose inputs
 // are x, residual and weight, and whose second result, the sum, is what it saves.
-class RmsNormBackward final : public Node {
+class RmsNormBackward final : public base::SavingNode<2> {
  public:
   RmsNormBackward(torch::autograd::edge_list&& inputs, const at::Tensor& weight, double eps)
-      : Node(std::move(inputs)), weight_(weight, /*is_output=*/false), eps_(eps) {}
+      : SavingNode(std::move(inputs), weight), eps_(eps) {}
 
   std::string name() const override { return "RmsNormBackward"; }
 
   // Called once, before backward.
   void Save(const at::Tensor& x, bool is_output) {
     is_output_ = is_output;
-    x_ = SavedVariable(x, is_output);
+    saved_[1] = SavedVariable(x, is_output);
   }
 
   variable_list apply(variable_list&& gradients) override {
@@ -240,10 +235,10 @@ class RmsNormBackward final : public Node {
     const at::Tensor dsum = gradients.size() > 1 ? gradients[1] : at::Tensor();
     at::Tensor dx = dsum;
     if (gradients[0].defined()) {
-      const at::Tensor x = is_output_ ? x_.unpack(getptr()) : x_.unpack();
+      const at::Tensor x = is_output_ ? saved_[1].unpack(getptr()) : saved_[1].unpack();
       const auto backward = at::GradMode::is_enabled() ? ComposedBackward : CallBackward;
       std::tie(dx, results[weight_at]) =
-          backward(gradients[0], x, weight_.unpack(), eps_,
+          backward(gradients[0], x, saved_[0].unpack(), eps_,
                    dsum.defined() ? std::optional(dsum) : std::nullopt,
                    task_should_compute_output(weight_at));
     }
@@ -251,14 +246,7 @@ class RmsNormBackward final : public Node {
     return results;
   }
 
-  void release_variables() override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    x_.reset_data();
-    weight_.reset_data();
-  }
-
  private:
-  SavedVariable x_, weight_;
   double eps_;
   bool is_output_ = false;
 };
@@ -274,10 +262,7 @@ base::NodePointer<RmsNormBackward> NodeOf(const at::Tensor& weight, double eps,
 at::Tensor WithGradients(const at::Tensor& x, const at::Tensor& weight, double eps) {
   if (!HasKernels(x)) return Composed(x, weight, eps);
   const auto node = NodeOf(weight, eps, x);
-  const at::Tensor y = [&] {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    return Call(x, weight, eps);
-  }();
+  const at::Tensor y = base::BelowAutograd([&] { return Call(x, weight, eps); });
   if (node != nullptr) {
     node->Save(x, /*is_output=*/false);
     torch::autograd::set_history(y, node);
@@ -289,10 +274,7 @@ Pair AddWithGradients(const at::Tensor& x, const at::Tensor& residual, const at:
                       double eps) {
   if (!HasKernels(x)) return ComposedAdd(x, residual, weight, eps);
   const auto node = NodeOf(weight, eps, x, residual);
-  const auto [y, sum] = [&] {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    return CallAdd(x, residual, weight, eps);
-  }();
+  const auto [y, sum] = base::BelowAutograd([&] { return CallAdd(x, residual, weight, eps); });
   if (node != nullptr) {
     torch::autograd::set_history(y, node);
     torch::autograd::set_history(sum, node);

@@ -8,13 +8,13 @@
 
 #include "ATen/Dispatch.h"
 #include "ATen/TensorOperators.h"
-#include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/addcmul.h"
 #include "ATen/ops/cos.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/roll.h"
 #include "ATen/ops/sin.h"
+#include "base/torch/operators.h"
 #include "base/torch/versions/node.h"
 #include "kernels/aten/parallel.h"
 #include "kernels/inputs.h"
@@ -22,27 +22,21 @@
 #include "kernels/rows.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
-#include "torch/csrc/autograd/saved_variable.h"
 #include "torch/library.h"
 
 namespace lockstep::kernels {
 namespace {
 
-using torch::autograd::Node;
-using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&);
 
 at::Tensor Call(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("lockstep::rotate", "").typed<Signature>();
+  static const auto op = base::FindOperator<Signature>("lockstep::rotate");
   return op.call(x, cos, sin);
 }
 
 at::Tensor CallBackward(const at::Tensor& dy, const at::Tensor& cos, const at::Tensor& sin) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("lockstep::rotate_backward", "")
-                             .typed<Signature>();
+  static const auto op = base::FindOperator<Signature>("lockstep::rotate_backward");
   return op.call(dy, cos, sin);
 }
 
@@ -123,12 +117,10 @@ at::Tensor OnMeta(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
 
 // --- Gradients
 
-class RotateBackward final : public Node {
+class RotateBackward final : public base::SavingNode<2> {
  public:
   RotateBackward(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin)
-      : Node(torch::autograd::collect_next_edges(x)),
-        cos_(cos, /*is_output=*/false),
-        sin_(sin, /*is_output=*/false) {}
+      : SavingNode(torch::autograd::collect_next_edges(x), cos, sin) {}
 
   std::string name() const override { return "RotateBackward"; }
 
@@ -136,17 +128,8 @@ class RotateBackward final : public Node {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!gradients[0].defined()) return variable_list(1);
     const auto backward = at::GradMode::is_enabled() ? ComposedBackward : CallBackward;
-    return {backward(gradients[0], cos_.unpack(), sin_.unpack())};
+    return {backward(gradients[0], saved_[0].unpack(), saved_[1].unpack())};
   }
-
-  void release_variables() override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    cos_.reset_data();
-    sin_.reset_data();
-  }
-
- private:
-  SavedVariable cos_, sin_;
 };
 
 at::Tensor WithGradients(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
@@ -156,10 +139,7 @@ at::Tensor WithGradients(const at::Tensor& x, const at::Tensor& cos, const at::T
   if (!HasKernels(x)) return Composed(x, cos, sin);
   base::NodePointer<RotateBackward> node;
   if (torch::autograd::compute_requires_grad(x)) node = base::MakeNode<RotateBackward>(x, cos, sin);
-  const at::Tensor y = [&] {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    return Call(x, cos, sin);
-  }();
+  const at::Tensor y = base::BelowAutograd([&] { return Call(x, cos, sin); });
   if (node != nullptr) torch::autograd::set_history(y, node);
   return y;
 }

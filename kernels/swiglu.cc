@@ -3,40 +3,34 @@
 #include <tuple>
 
 #include "ATen/TensorOperators.h"
-#include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/sigmoid.h"
 #include "ATen/ops/silu.h"
+#include "base/torch/operators.h"
 #include "base/torch/versions/node.h"
 #include "kernels/inputs.h"
 #include "kernels/kernels.h"
 #include "kernels/rows.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
-#include "torch/csrc/autograd/saved_variable.h"
 #include "torch/library.h"
 
 namespace lockstep::kernels {
 namespace {
 
-using torch::autograd::Node;
-using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
 at::Tensor Call(const at::Tensor& gate, const at::Tensor& up) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("lockstep::swiglu", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&)>();
+  static const auto op =
+      base::FindOperator<at::Tensor(const at::Tensor&, const at::Tensor&)>("lockstep::swiglu");
   return op.call(gate, up);
 }
 
 std::tuple<at::Tensor, at::Tensor> CallBackward(const at::Tensor& dy, const at::Tensor& gate,
                                                 const at::Tensor& up) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("lockstep::swiglu_backward", "")
-                             .typed<std::tuple<at::Tensor, at::Tensor>(
-                                 const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
+  static const auto op = base::FindOperator<std::tuple<at::Tensor, at::Tensor>(
+      const at::Tensor&, const at::Tensor&, const at::Tensor&)>("lockstep::swiglu_backward");
   return op.call(dy, gate, up);
 }
 
@@ -124,32 +118,21 @@ std::tuple<at::Tensor, at::Tensor> BackwardOnMeta(const at::Tensor&, const at::T
 
 // --- Gradients
 
-class SwigluBackward final : public Node {
+class SwigluBackward final : public base::SavingNode<2> {
  public:
   SwigluBackward(const at::Tensor& gate, const at::Tensor& up)
-      : Node(torch::autograd::collect_next_edges(gate, up)),
-        gate_(gate, /*is_output=*/false),
-        up_(up, /*is_output=*/false) {}
+      : SavingNode(torch::autograd::collect_next_edges(gate, up), gate, up) {}
 
   std::string name() const override { return "SwigluBackward"; }
 
   variable_list apply(variable_list&& gradients) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!gradients[0].defined()) return variable_list(2);
-    const at::Tensor gate = gate_.unpack(), up = up_.unpack();
+    const at::Tensor gate = saved_[0].unpack(), up = saved_[1].unpack();
     auto [dgate, dup] = at::GradMode::is_enabled() ? ComposedBackward(gradients[0], gate, up)
                                                    : CallBackward(gradients[0], gate, up);
     return {dgate, dup};
   }
-
-  void release_variables() override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    gate_.reset_data();
-    up_.reset_data();
-  }
-
- private:
-  SavedVariable gate_, up_;
 };
 
 at::Tensor WithGradients(const at::Tensor& gate, const at::Tensor& up) {
@@ -157,10 +140,7 @@ at::Tensor WithGradients(const at::Tensor& gate, const at::Tensor& up) {
   base::NodePointer<SwigluBackward> node;
   if (torch::autograd::compute_requires_grad(gate, up))
     node = base::MakeNode<SwigluBackward>(gate, up);
-  const at::Tensor y = [&] {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    return Call(gate, up);
-  }();
+  const at::Tensor y = base::BelowAutograd([&] { return Call(gate, up); });
   if (node != nullptr) torch::autograd::set_history(y, node);
   return y;
 }

@@ -15,6 +15,7 @@
 #include "ATen/ops/log_softmax.h"
 #include "ATen/ops/nonzero.h"
 #include "ATen/ops/zeros.h"
+#include "base/torch/operators.h"
 #include "base/torch/values.h"
 #include "base/torch/versions/node.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
@@ -24,7 +25,6 @@
 #include "tiled_mlp/tiles.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
-#include "torch/csrc/autograd/saved_variable.h"
 
 // With z the logits of a token (after the softcap), p their softmax, l = logsumexp(z), y the label,
 // e the label smoothing, V the vocabulary and Z the z-loss:
@@ -40,7 +40,6 @@ namespace lockstep::tiled_mlp {
 namespace {
 
 using torch::autograd::Node;
-using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
 constexpr int64_t kDefaultTileTokens = 1024;
@@ -213,15 +212,11 @@ class ScaleBackward final : public Node {
 };
 
 // For losses by token: scores the tiles again.
-class ScoreAgainBackward final : public Node {
+class ScoreAgainBackward final : public base::SavingNode<3> {
  public:
   ScoreAgainBackward(const Task& task, const at::Tensor& hidden, const at::Tensor& weight)
-      : Node(EdgesOf(task, hidden, weight)),
-        task_(task),
-        hidden_(hidden, /*is_output=*/false),
-        weight_(weight, /*is_output=*/false),
-        bias_(task.options.bias, /*is_output=*/false) {
-    task_.options.bias = at::Tensor();  // saved in bias_ alone: no cycle through its graph
+      : SavingNode(EdgesOf(task, hidden, weight), hidden, weight, task.options.bias), task_(task) {
+    task_.options.bias = at::Tensor();  // saved in saved_ alone: no cycle through its graph
     labels_version_ = VersionOfLabels();
   }
 
@@ -232,12 +227,12 @@ class ScoreAgainBackward final : public Node {
     CheckNoGraphIsMade();
     if (!incoming[0].defined()) return variable_list(3);
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    const at::Tensor hidden = hidden_.unpack(), weight = weight_.unpack();
+    const at::Tensor hidden = saved_[0].unpack(), weight = saved_[1].unpack();
     TORCH_CHECK(VersionOfLabels() == labels_version_,
                 "tiled_mlp: cross entropy: labels were modified in place between forward and "
                 "backward, which with reduction \"none\" looks at them again; give it a copy");
     Task task = task_;
-    task.options.bias = bias_.unpack();
+    task.options.bias = saved_[2].unpack();
     Gradients gradients =
         MakeGradients(task, hidden, weight, task_should_compute_output(0),
                       task_should_compute_output(1), task_should_compute_output(2));
@@ -250,13 +245,6 @@ class ScoreAgainBackward final : public Node {
             CastTo(gradients.bias.Take(), task.options.bias)};
   }
 
-  void release_variables() override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    hidden_.reset_data();
-    weight_.reset_data();
-    bias_.reset_data();
-  }
-
  private:
   int64_t VersionOfLabels() const {
     return task_.labels.is_inference() ? 0 : task_.labels._version();
@@ -264,7 +252,6 @@ class ScoreAgainBackward final : public Node {
 
   Task task_;
   int64_t labels_version_;
-  SavedVariable hidden_, weight_, bias_;
 };
 
 // --- Checks --------------------------------------------------------------------------------------

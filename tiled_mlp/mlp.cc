@@ -16,6 +16,7 @@
 #include "ATen/ops/mul.h"
 #include "ATen/ops/silu.h"
 #include "ATen/ops/silu_backward.h"
+#include "base/torch/operators.h"
 #include "base/torch/values.h"
 #include "base/torch/versions/node.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
@@ -24,7 +25,6 @@
 #include "tiled_mlp/rows.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
-#include "torch/csrc/autograd/saved_variable.h"
 
 // A tile's backward in four buffers of [tile, intermediate], a to d:
 //
@@ -40,7 +40,6 @@
 namespace lockstep::tiled_mlp {
 namespace {
 
-using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
@@ -137,13 +136,13 @@ at::Tensor RunForward(const Job& job, const at::Tensor& x, const WeightArray& we
   return WithLeading(x, y);
 }
 
-class TiledMlpBackward final : public Node {
+class TiledMlpBackward final : public base::SavingNode<7> {
  public:
   TiledMlpBackward(const at::Tensor& x, const WeightArray& weights, Job job)
-      : job_(std::move(job)), x_(x, /*is_output=*/false) {
+      : SavingNode({}, x), job_(std::move(job)) {
     std::vector<at::Tensor> inputs = {x};
     for (const at::Tensor& weight : weights) {
-      weights_.emplace_back(weight, /*is_output=*/false);
+      saved_[inputs.size()] = SavedVariable(weight, /*is_output=*/false);
       inputs.push_back(weight);
     }
     set_next_edges(torch::autograd::collect_next_edges(inputs));
@@ -155,9 +154,9 @@ class TiledMlpBackward final : public Node {
     const std::lock_guard<std::mutex> lock(mutex_);
     CheckNoGraphIsMade();
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    const at::Tensor x = x_.unpack().detach();
+    const at::Tensor x = saved_[0].unpack().detach();
     WeightArray weights;
-    for (size_t i = 0; i < weights.size(); ++i) weights[i] = weights_[i].unpack();
+    for (size_t i = 0; i < weights.size(); ++i) weights[i] = saved_[i + 1].unpack();
     if (!gradients[0].defined()) return variable_list(1 + weights.size());
 
     const bool low = at::isReducedFloatingType(job_.dtype);
@@ -179,12 +178,6 @@ class TiledMlpBackward final : public Node {
       results.push_back(sum.defined() ? sum.to(weights[i].scalar_type()) : sum);
     }
     return results;
-  }
-
-  void release_variables() override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    x_.reset_data();
-    for (SavedVariable& weight : weights_) weight.reset_data();
   }
 
  private:
@@ -241,8 +234,6 @@ class TiledMlpBackward final : public Node {
   }
 
   Job job_;
-  SavedVariable x_;
-  std::vector<SavedVariable> weights_;
 };
 
 // --- Checks --------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@
 #include "ATen/TensorSubclassLikeUtils.h"
 #include "ATen/autocast_mode.h"
 #include "ATen/core/LegacyTypeDispatch.h"
-#include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/empty.h"
@@ -20,6 +19,7 @@
 #include "ATen/ops/scaled_dot_product_attention.h"
 #include "ATen/ops/sum.h"
 #include "ATen/ops/zeros.h"
+#include "base/torch/operators.h"
 #include "base/torch/versions/node.h"
 #include "c10/util/Exception.h"
 #include "kernels/aten/parallel.h"
@@ -30,13 +30,11 @@
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/basic_ops.h"
 #include "torch/csrc/autograd/functions/utils.h"
-#include "torch/csrc/autograd/saved_variable.h"
 #include "torch/library.h"
 
 namespace lockstep::kernels {
 namespace {
 
-using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 using Number = std::optional<double>;
@@ -273,9 +271,7 @@ Triple BackwardOnMeta(const at::Tensor&, const at::Tensor& q, const at::Tensor& 
 
 Pair CallForward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                  at::IntArrayRef seq_lens, const AttentionOptions& o) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("lockstep::packed_attention", "")
-                             .typed<Signature>();
+  static const auto op = base::FindOperator<Signature>("lockstep::packed_attention");
   // Not below ADInplaceOrView: a checkpointed region may keep the results.
   const at::AutoDispatchBelowAutograd below;
   return op.call(q, k, v, seq_lens, o.causal, o.scale, o.window);
@@ -284,32 +280,28 @@ Pair CallForward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
 Triple CallBackward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k,
                     const at::Tensor& v, const at::Tensor& y, const at::Tensor& logsumexp,
                     at::IntArrayRef seq_lens, const AttentionOptions& o) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("lockstep::packed_attention_backward", "")
-                             .typed<BackwardSignature>();
+  static const auto op =
+      base::FindOperator<BackwardSignature>("lockstep::packed_attention_backward");
   const at::AutoDispatchBelowAutograd below;
   return op.call(dy, q, k, v, y, logsumexp, seq_lens, o.causal, o.scale, o.window);
 }
 
 // --- Gradients
 
-class AttentionBackward final : public Node {
+class AttentionBackward final : public base::SavingNode<5> {
  public:
   AttentionBackward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     at::IntArrayRef seq_lens, const AttentionOptions& options)
-      : Node(torch::autograd::collect_next_edges(q, k, v)),
+      : SavingNode(torch::autograd::collect_next_edges(q, k, v), q, k, v),
         seq_lens_(seq_lens.vec()),
-        options_(options),
-        q_(q, /*is_output=*/false),
-        k_(k, /*is_output=*/false),
-        v_(v, /*is_output=*/false) {}
+        options_(options) {}
 
   std::string name() const override { return "AttentionBackward"; }
 
   // Called once, before backward.
   void Save(const at::Tensor& y, const at::Tensor& logsumexp) {
-    y_ = SavedVariable(y, /*is_output=*/true);
-    logsumexp_ = SavedVariable(logsumexp, /*is_output=*/false);
+    saved_[3] = SavedVariable(y, /*is_output=*/true);
+    saved_[4] = SavedVariable(logsumexp, /*is_output=*/false);
   }
 
   variable_list apply(variable_list&& gradients) override {
@@ -317,19 +309,14 @@ class AttentionBackward final : public Node {
     variable_list results(3);
     const at::Tensor& dy = gradients[0];
     if (!dy.defined()) return results;
-    const at::Tensor q = q_.unpack(), k = k_.unpack(), v = v_.unpack();
-    const auto [dq, dk, dv] =
-        CallBackward(dy, q, k, v, y_.unpack(getptr()), logsumexp_.unpack(), seq_lens_, options_);
+    const at::Tensor q = saved_[0].unpack(), k = saved_[1].unpack(), v = saved_[2].unpack();
+    const auto [dq, dk, dv] = CallBackward(dy, q, k, v, saved_[3].unpack(getptr()),
+                                           saved_[4].unpack(), seq_lens_, options_);
     const at::Tensor* const all[] = {&dq, &dk, &dv};
     for (size_t i = 0; i < results.size(); ++i)
       if (task_should_compute_output(i)) results[i] = *all[i];
     if (torch::autograd::compute_requires_grad(dy, q, k, v)) Refuse(results, dy, q, k, v);
     return results;
-  }
-
-  void release_variables() override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (SavedVariable* const saved : {&q_, &k_, &v_, &y_, &logsumexp_}) saved->reset_data();
   }
 
  private:
@@ -344,7 +331,6 @@ class AttentionBackward final : public Node {
 
   const std::vector<int64_t> seq_lens_;
   const AttentionOptions options_;
-  SavedVariable q_, k_, v_, y_, logsumexp_;
 };
 
 at::Tensor WithGradients(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

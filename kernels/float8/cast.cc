@@ -14,6 +14,7 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/full.h"
 #include "ATen/ops/zeros.h"
+#include "base/torch/operators.h"
 #include "c10/core/DeviceGuard.h"
 #include "c10/util/BFloat16.h"
 #include "c10/util/Exception.h"
@@ -227,17 +228,15 @@ TORCH_LIBRARY_IMPL(lockstep, CompositeExplicitAutograd, library) {
 
 Float8 CastToFloat8(const at::Tensor& x, at::ScalarType format, std::optional<int64_t> dim,
                     bool power_of_2) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("lockstep::float8_cast", "")
-                             .typed<Pair(const at::Tensor&, at::ScalarType, Dim, bool)>();
+  static const auto op = base::FindOperator<Pair(const at::Tensor&, at::ScalarType, Dim, bool)>(
+      "lockstep::float8_cast");
   auto [values, scale] = op.call(x, format, dim, power_of_2);
   return {values, scale};
 }
 
 Float8 Transposed(const Float8& matrix) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("lockstep::float8_transposed", "")
-                             .typed<at::Tensor(const at::Tensor&)>();
+  static const auto op =
+      base::FindOperator<at::Tensor(const at::Tensor&)>("lockstep::float8_transposed");
   return {op.call(matrix.values), matrix.scale.t()};
 }
 

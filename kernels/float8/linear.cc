@@ -9,11 +9,11 @@
 
 #include "ATen/TensorOperators.h"
 #include "ATen/autocast_mode.h"
-#include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/mm.h"
 #include "ATen/ops/ones.h"
 #include "ATen/ops/zeros.h"
+#include "base/torch/operators.h"
 #include "base/torch/versions/node.h"
 #include "c10/util/Exception.h"
 #include "kernels/aten/private_operators.h"
@@ -21,14 +21,11 @@
 #include "torch/csrc/autograd/VariableTypeUtils.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
-#include "torch/csrc/autograd/saved_variable.h"
 #include "torch/library.h"
 
 namespace lockstep::kernels {
 namespace {
 
-using torch::autograd::Node;
-using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 using Bias = std::optional<at::Tensor>;
 using Dim = std::optional<int64_t>;
@@ -99,15 +96,15 @@ at::Tensor Forward(const at::Tensor& x, const at::Tensor& weight, const Recipe& 
 
 // --- Gradients
 
-class Float8LinearBackward final : public Node {
+class Float8LinearBackward final : public base::SavingNode<2> {
  public:
   Float8LinearBackward(const at::Tensor& x, const at::Tensor& weight, const Recipe& recipe)
-      : Node(torch::autograd::collect_next_edges(x, weight)),
+      : SavingNode(torch::autograd::collect_next_edges(x, weight),
+                   weight.requires_grad() ? x : at::Tensor(),
+                   x.requires_grad() ? weight : at::Tensor()),
         recipe_(recipe),
         sizes_(x.sizes()),
-        weight_dtype_(weight.scalar_type()),
-        x_(weight.requires_grad() ? x : at::Tensor(), /*is_output=*/false),
-        weight_(x.requires_grad() ? weight : at::Tensor(), /*is_output=*/false) {}
+        weight_dtype_(weight.scalar_type()) {}
 
   std::string name() const override { return "Float8LinearBackward"; }
 
@@ -127,19 +124,14 @@ class Float8LinearBackward final : public Node {
       cast = CastToFloat8(dy, recipe_.gradient, recipe_.DimOfRows(), recipe_.by_row);
       // One scale for the weight, where its gradient is not of float8.
       const Dim dim = recipe_.has_float8_weight_gradient ? recipe_.DimOfColumns() : Dim();
-      const Float8 weight = CastToFloat8(weight_.unpack(), at::kFloat8_e4m3fn, dim, recipe_.by_row);
+      const Float8 weight =
+          CastToFloat8(saved_[1].unpack(), at::kFloat8_e4m3fn, dim, recipe_.by_row);
       results[0] =
           Product(*cast, Transposed(weight), dy.scalar_type(), /*fast=*/false).view(sizes_);
     }
     if (task_should_compute_output(1))
-      results[1] = WeightGradient(dy, x_.unpack().reshape({rows, sizes_.back()}), cast);
+      results[1] = WeightGradient(dy, saved_[0].unpack().reshape({rows, sizes_.back()}), cast);
     return results;
-  }
-
-  void release_variables() override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    x_.reset_data();
-    weight_.reset_data();
   }
 
  private:
@@ -157,7 +149,6 @@ class Float8LinearBackward final : public Node {
   const Recipe& recipe_;
   const at::DimVector sizes_;  // of x
   const at::ScalarType weight_dtype_;
-  SavedVariable x_, weight_;
 };
 
 // --- The layer
@@ -191,13 +182,12 @@ at::Tensor WithoutBias(const at::Tensor& x, const at::Tensor& weight, const Reci
   base::NodePointer<Float8LinearBackward> node;
   if (torch::autograd::compute_requires_grad(x, weight))
     node = base::MakeNode<Float8LinearBackward>(x, weight, recipe);
-  const at::Tensor y = [&] {
-    const at::AutoDispatchBelowADInplaceOrView below;
+  const at::Tensor y = base::BelowAutograd([&] {
     at::DimVector sizes(x.sizes());
     sizes.back() = weight.size(0);
     const int64_t rows = c10::multiply_integers(sizes.begin(), sizes.end() - 1);
     return Forward(x.reshape({rows, weight.size(1)}), weight, recipe).view(sizes);
-  }();
+  });
   if (node != nullptr) torch::autograd::set_history(y, node);
   return y;
 }

@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "ATen/core/LegacyTypeDispatch.h"
-#include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/ops/empty.h"
+#include "base/torch/operators.h"
 #include "c10/util/Exception.h"
 #include "kernels/aten/parallel.h"
 #include "kernels/generation/generation.h"
@@ -26,9 +26,7 @@ constexpr char kName[] = "cached_attention";
 bool Has(const Mask& mask) { return mask.has_value() && mask->defined(); }
 
 c10::TypedOperatorHandle<Signature> Operator() {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("lockstep::cached_attention", "")
-                             .typed<Signature>();
+  static const auto op = base::FindOperator<Signature>("lockstep::cached_attention");
   return op;
 }
 

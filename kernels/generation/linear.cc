@@ -9,10 +9,10 @@
 #include "ATen/TensorSubclassLikeUtils.h"
 #include "ATen/autocast_mode.h"
 #include "ATen/core/LegacyTypeDispatch.h"
-#include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/mm.h"
 #include "ATen/ops/sum.h"
+#include "base/torch/operators.h"
 #include "base/torch/versions/node.h"
 #include "c10/util/Exception.h"
 #include "kernels/aten/parallel.h"
@@ -22,14 +22,11 @@
 #include "torch/csrc/autograd/VariableTypeUtils.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
-#include "torch/csrc/autograd/saved_variable.h"
 #include "torch/library.h"
 
 namespace lockstep::kernels {
 namespace {
 
-using torch::autograd::Node;
-using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 using Bias = std::optional<at::Tensor>;
 using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, const Bias&);
@@ -65,9 +62,7 @@ bool IsForKernel(const at::Tensor& x, const at::Tensor& weight, const Bias& bias
 
 // An operator of its own, so that profiles and counters of FLOPs see it.
 at::Tensor CallFewRows(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("lockstep::linear_of_few_rows", "")
-                             .typed<Signature>();
+  static const auto op = base::FindOperator<Signature>("lockstep::linear_of_few_rows");
   const at::AutoDispatchBelowADInplaceOrView below;
   return op.call(x, weight, bias);
 }
@@ -76,13 +71,13 @@ at::Tensor CallFewRows(const at::Tensor& x, const at::Tensor& weight, const Bias
 
 // at::linear makes four nodes, and a view for most of them: for small layers that takes longer than
 // the products.
-class LinearBackward final : public Node {
+class LinearBackward final : public base::SavingNode<2> {
  public:
   LinearBackward(const at::Tensor& x, const at::Tensor& weight, const Bias& bias)
-      : Node(torch::autograd::collect_next_edges(x, weight, bias)),
-        sizes_(x.sizes()),
-        x_(weight.requires_grad() ? x : at::Tensor(), /*is_output=*/false),
-        weight_(x.requires_grad() ? weight : at::Tensor(), /*is_output=*/false) {}
+      : SavingNode(torch::autograd::collect_next_edges(x, weight, bias),
+                   weight.requires_grad() ? x : at::Tensor(),
+                   x.requires_grad() ? weight : at::Tensor()),
+        sizes_(x.sizes()) {}
 
   std::string name() const override { return "LinearBackward"; }
 
@@ -93,22 +88,15 @@ class LinearBackward final : public Node {
     if (!gradients[0].defined()) return results;
     const int64_t rows = c10::multiply_integers(sizes_.begin(), sizes_.end() - 1);
     const at::Tensor dy = gradients[0].reshape({rows, gradients[0].size(-1)});
-    if (task_should_compute_output(0)) results[0] = at::mm(dy, weight_.unpack()).view(sizes_);
+    if (task_should_compute_output(0)) results[0] = at::mm(dy, saved_[1].unpack()).view(sizes_);
     if (task_should_compute_output(1))
-      results[1] = at::mm(dy.t(), x_.unpack().reshape({rows, sizes_.back()}));
+      results[1] = at::mm(dy.t(), saved_[0].unpack().reshape({rows, sizes_.back()}));
     if (task_should_compute_output(2)) results[2] = dy.sum(0);
     return results;
   }
 
-  void release_variables() override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    x_.reset_data();
-    weight_.reset_data();
-  }
-
  private:
   const at::DimVector sizes_;  // of x
-  SavedVariable x_, weight_;
 };
 
 // For other strides ATen may choose other products.
@@ -128,10 +116,7 @@ bool NeedsGradients(const at::Tensor& x, const at::Tensor& weight, const Bias& b
 
 at::Tensor LinearWithGradients(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
   const auto node = base::MakeNode<LinearBackward>(x, weight, bias);
-  const at::Tensor y = [&] {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    return at::linear(x, weight, bias);
-  }();
+  const at::Tensor y = base::BelowAutograd([&] { return at::linear(x, weight, bias); });
   torch::autograd::set_history(y, node);
   return y;
 }

@@ -10,7 +10,7 @@
 #include "ATen/EmptyTensor.h"
 #include "ATen/TensorOperators.h"
 #include "ATen/core/LegacyTypeDispatch.h"
-#include "ATen/core/dispatch/Dispatcher.h"
+#include "base/torch/operators.h"
 #include "c10/util/Exception.h"
 #include "kernels/aten/parallel.h"
 #include "kernels/generation/generation.h"
@@ -270,23 +270,19 @@ at::Tensor MlpByKernel(const at::Tensor& x, const at::Tensor& residual, const at
 
 // --- The operators
 
-template <typename Signature>
-c10::TypedOperatorHandle<Signature> Find(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
 at::Tensor CallAttention(const at::Tensor& x, const at::Tensor& norm, at::TensorList weights,
                          at::TensorList biases, at::TensorList head_norms, double eps,
                          const at::Tensor& cos, const at::Tensor& sin, at::Tensor& keys,
                          at::Tensor& values, int64_t column, int64_t first, const Mask& mask) {
-  static const auto op = Find<AttentionSignature>("lockstep::attention_of_new_tokens");
+  static const auto op =
+      base::FindOperator<AttentionSignature>("lockstep::attention_of_new_tokens");
   return op.call(x, norm, weights, biases, head_norms, eps, cos, sin, keys, values, column, first,
                  mask);
 }
 
 at::Tensor CallMlp(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& norm,
                    at::TensorList weights, at::TensorList biases, double eps) {
-  static const auto op = Find<MlpSignature>("lockstep::mlp_of_new_tokens");
+  static const auto op = base::FindOperator<MlpSignature>("lockstep::mlp_of_new_tokens");
   return op.call(x, residual, norm, weights, biases, eps);
 }
 
