@@ -1,6 +1,7 @@
 #include "driver/text/decoder.h"
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
 #include <utility>
 
@@ -17,21 +18,14 @@ using Kind = DecoderStep::Kind;
 constexpr int kMaxDepth = 16;
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-bool StartsWith(std::string_view text, std::string_view part) {
-  return text.substr(0, part.size()) == part;
-}
-
 // Returns the byte of "<0x41>".
 std::optional<char> FallbackByte(std::string_view token) {
-  if (token.size() != 6 || !StartsWith(token, "<0x") || token[5] != '>') return std::nullopt;
-  const auto digit = [](char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    const char lower = static_cast<char>(c | 0x20);
-    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-  };
-  const int high = digit(token[3]), low = digit(token[4]);
-  if (high < 0 || low < 0) return std::nullopt;
-  return static_cast<char>(high * 16 + low);
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
+  uint8_t byte = 0;
+  const char* const end = token.data() + 5;
+  const auto read = std::from_chars(token.data() + 3, end, byte, 16);
+  if (read.ec != std::errc() || read.ptr != end) return std::nullopt;
+  return static_cast<char>(byte);
 }
 
 // Fuse and ByteLevel make one token of all; these need tokens.
@@ -210,7 +204,7 @@ void Decoder::FeedStrip(size_t step, std::string_view chunk, bool ends_token, st
   State& state = states_[step];
   std::string text = std::exchange(state.held, {});
   text += chunk;
-  while (state.stripped < plan.start && StartsWith(text, plan.pattern)) {
+  while (state.stripped < plan.start && text.starts_with(plan.pattern)) {
     text.erase(0, plan.pattern.size());
     ++state.stripped;
   }

@@ -16,13 +16,6 @@ uint64_t PairOf(int32_t left, int32_t right) {
   return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
 }
 
-bool StartsWith(std::string_view text, std::string_view part) {
-  return text.substr(0, part.size()) == part;
-}
-bool EndsWith(std::string_view text, std::string_view part) {
-  return text.size() >= part.size() && text.substr(text.size() - part.size()) == part;
-}
-
 // Reads one merge, ["a", "b"] or "a b".
 std::pair<std::string, std::string> ReadMerge(const nlohmann::json& merge, const Node& merges,
                                               size_t index) {
@@ -146,7 +139,7 @@ void Bpe::ReadMerges(const Node& node) {
     }
     // A pair that is listed twice has the rank of the last place, as in PyPI's tokenizers.
     merges_.Set(*ids[0], *ids[1], rank++, *ids[2]);
-    if (StartsWith(right, kSpaceMark) && !EndsWith(left, kSpaceMark)) joins_space_mark = true;
+    if (right.starts_with(kSpaceMark) && !left.ends_with(kSpaceMark)) joins_space_mark = true;
   }
   splits_at_space_mark_ = !is_byte_level_ && !ignore_merges_ && !joins_space_mark;
 }
@@ -156,7 +149,7 @@ void Bpe::ReadMerges(const Node& node) {
 size_t Bpe::PartSize(std::string_view word) const {
   if (!splits_at_space_mark_) return word.size();
   size_t at = 0;
-  while (StartsWith(word.substr(at), kSpaceMark)) at += kSpaceMark.size();
+  while (word.substr(at).starts_with(kSpaceMark)) at += kSpaceMark.size();
   return std::min(word.find(kSpaceMark, at), word.size());
 }
 
