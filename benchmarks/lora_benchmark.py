@@ -1,0 +1,101 @@
+"""A step of LoRA on a Llama of 135M parameters against transformers and PEFT, on one libtorch, one thread, in one run.
+
+Needs a Python with torch 2.11, transformers 5.23 and peft 0.21:
+    bazel build -c opt //driver:lockstep
+    OMP_NUM_THREADS=1 python benchmarks/lora_benchmark.py bazel-bin/driver/lockstep
+
+The shape is SmolLM2-135M's: 30 layers, hidden 576, 49,152 ids. A step is forward, backward and AdamW over 256 tokens, r = 16 on all
+linear layers. Each measurement is a process of its own. The programs take turns, three times; printed are the least milliseconds
+of processor time of a step, MiB of the process at its highest, and Lua / Python. Losses of the third step must agree.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+import torch
+
+TURNS, STEPS, TOKENS = int(os.environ.get("TURNS", 3)), 6, 256
+CONFIG = dict(vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
+              num_key_value_heads=3, tie_word_embeddings=True, bos_token_id=None, eos_token_id=None)
+# Losses of bfloat16 differ with the order of sums.
+TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-2}
+
+
+def write_model(folder):
+    import peft
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**CONFIG)
+    model = transformers.LlamaForCausalLM._from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=16, lora_alpha=32, target_modules="all-linear"))
+    adapted.save_pretrained(f"{folder}/adapter")
+
+
+def peak_mib():
+    """VmHWM of this process, in MiB."""
+    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) / 1024
+
+
+def python_side(folder, dtype):
+    import peft
+    import transformers
+
+    torch.set_num_threads(1)
+    model = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).train()
+    model = peft.PeftModel.from_pretrained(model, f"{folder}/adapter", is_trainable=True)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3, weight_decay=0.0, fused=True)
+    ids = torch.arange(TOKENS).square().remainder(49151)[None]
+    best = float("inf")
+    for step in range(STEPS):
+        start = time.process_time()
+        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss = loss.item()
+        if step > 0:
+            best = min(best, time.process_time() - start)
+        if step == 2:
+            third = loss
+    print(f"result {1e3 * best:.3f} {peak_mib():.1f} {third:.9g}")
+
+
+def run(command):
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    line = next(line for line in output.splitlines() if line.startswith("result "))
+    return [float(value) for value in line.split()[1:]]
+
+
+def main():
+    if len(sys.argv) == 4:
+        return python_side(*sys.argv[2:])
+    if len(sys.argv) != 2:
+        sys.exit("usage: python lora_benchmark.py PROGRAM, the built //driver:lockstep")
+    here = pathlib.Path(__file__)
+    print(f"{'':22}{'Lua':>10}{'Python':>10}{'ratio':>8}")
+    with tempfile.TemporaryDirectory() as folder:
+        write_model(folder)
+        os.environ["LOCKSTEP_BENCHMARK_FOLDER"] = folder
+        for dtype, tolerance in TOLERANCES.items():
+            os.environ["LOCKSTEP_BENCHMARK_DTYPE"] = dtype
+            lua, python = [], []
+            for _ in range(TURNS):
+                lua.append(run([sys.argv[1], "--nproc", "1", str(here.with_suffix(".lua"))]))
+                python.append(run([sys.executable, str(here), "--peer", folder, dtype]))
+            if abs(lua[0][2] - python[0][2]) > tolerance * abs(python[0][2]):
+                sys.exit(f"{dtype}: the third step's loss is {lua[0][2]} from Lua, but {python[0][2]} from Python")
+            for column, name in enumerate(("step, ms", "process, MiB")):
+                ours, theirs = (min(result[column] for result in side) for side in (lua, python))
+                print(f"{dtype + ', ' + name:22}{ours:10.1f}{theirs:10.1f}{ours / theirs:8.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
