@@ -14,12 +14,12 @@ end)
 
 t.test("ANewRowChangesTheTable", function()
   local page = t.read_file("docs/parallelism.md")
-  runs.rows[#runs.rows + 1] = { test = "pipeline/pipeline", use = "train", ranks = 8, family = "qwen3_vl", index = 1,
-    sizes = { pp = 2, cp = 2 }, options = { order = "1f1b", cp = "ring" } }
+  runs.rows[#runs.rows + 1] = { test = "pipeline/pipeline", use = "train", ranks = 16, family = "qwen3_vl", index = 1,
+    sizes = { pp = 4, cp = 2 }, options = { order = "1f1b", cp = "ring" } }
 
   local line = grids.table():match "[^\n]*\n$"
 
-  t.equal(line, "| cp 2 x pp 2 x dp 2 | Qwen3-VL | `1f1b`, `fully_shard`, `ring` | training | `pipeline_test` |\n")
+  t.equal(line, "| cp 2 x pp 4 x dp 2 | Qwen3-VL | `1f1b`, `fully_shard`, `ring` | training | `pipeline_test` |\n")
   t.truthy(page ~= grids.fresh(page))
   runs.rows[#runs.rows] = nil
 end)
