@@ -352,7 +352,7 @@ t.test("ExactAnswersAreCountedAndTheFirstAreShown", function()
     prompts = prompts + 1
     return PROMPTS[1]
   end
-  local wrapped, share = { full = function(_, fn, ...) return fn(...) end }, nil
+  local wrapped, share = { full = function(_, fn, ...) return fn(...) end, parameters = function() return {} end }, nil
   local printed = t.printed(function()
     share = models.exact_answers(wrapped, model, { rows = rows, encode = encode, tokenizer = tokenizer, most = 4,
       max_new_tokens = 2, title = "before" })
