@@ -97,7 +97,7 @@ end)
 
 t.test("APartOfANameFindsItInWhateverCase", function()
   contains(help.text("adam"), "optim.AdamW(params, opts)")
-  contains(help.text("adam"), "see also: optim.AdamWOptions")
+  contains(help.text("adam"), "see also: optim.AdamW8bit, optim.AdamWOptions")
 end)
 
 t.test("TheSessionShowsAFunctionByHowItIsCalled", function()
