@@ -85,12 +85,11 @@ function M.describe(layer)
   return layer.weight:size(0), layer.weight:size(1), layer.weight.dtype
 end
 
---- Returns a tensor without memory that has the shape of a linear layer's whole weight.
+--- Returns a linear layer's weight; of a 4-bit one a tensor without memory, in the shape of its whole weight.
 ---@param layer nn.Linear
 ---@return torch.Tensor
 function M.outline(layer)
-  local out, input = M.describe(layer)
-  return torch.empty({ out, input }, { device = "meta" })
+  return M.is_one(layer) and torch.empty(layer.format.shape, { device = "meta" }) or layer.weight
 end
 
 --- Returns the whole weight of a linear layer. For a layer in 4 bits this is a new tensor.
