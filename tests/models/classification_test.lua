@@ -107,6 +107,7 @@ t.test("ClassesOfAThirdKindAndMistakesAreNamed", function()
   local without_tokens = setmetatable({ hidden = function() return torch.zeros { 3, 20 } end }, { __index = model })
   t.raises("seq_lens[2] is 0: a sequence without tokens has no score", model.scores, without_tokens,
     { seq_lens = { 3, 0 } })
+  t.raises("this batch has shares of samples", model.scores, model, { input_ids = torch.arange(3), shares = {} })
   t.raises("num_labels must be a whole number of at least 1, got 0", models.load, "tests/models/qwen3",
     { num_labels = 0 })
   t.raises("num_labels: GraniteForCausalLM has no class for sequence classification", models.load,

@@ -256,7 +256,9 @@ end
 ---@param dir string
 function M.save(model, dir)
   local holders = across.is_one(model) and model.holders -- of parts on ranks of their own, of which one may have none
-  if not (holders and model.adapter_config) then check_adapted("lora.save", model) end
+  if not holders then check_adapted("lora.save", model) end
+  plain.check(not holders or model.adapter_config, "lora.save: the model has no adapters; call lora.apply before "
+    .. "mimo.separate")
   refuse_stages("lora.save", model)
   if type(dir) ~= "string" then core.raise("lora.save: the folder must be a string, not a " .. type(dir)) end
   agreement.begin("lora.save") -- before the gathering of a sharded model

@@ -196,6 +196,8 @@ function M.load(dir, opts)
   local once = o.read_once
   plain.check(not once or not o.shard,
     "models.load: read_once is for ranks that hold the same weights; with shard each rank reads its own part")
+  plain.check(once ~= true or not o.part, "models.load: read_once = true is for ranks that load the same; with part "
+    .. "give the group of the ranks that load it")
   if once and o.grid then
     plain.check(once == true, "models.load: read_once is true for a model on a grid, whose groups are known")
     plain.check((o.grid.ep or 1) == 1, "models.load: read_once does not know which experts are the same on a grid with "

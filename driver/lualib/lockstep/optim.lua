@@ -170,7 +170,7 @@ function M.Lion(params, opts) return optimizer.new(lion, params, opts) end
 
 --- Constructor: AdamW without a momentum. In place of all squares it keeps the mean squares of a matrix's rows and
 --- columns: 4 (rows + columns) bytes, where AdamW's moments take 8 rows columns. Steps are relative to the size of the
---- weights. Parameters of a sharded model, and those that are split over ranks, are an error.
+--- weights. Weights that tp splits are supported. Parameters of a sharded model are an error.
 ---
 --- Source: arXiv 1804.04235, as torch.optim.Adafactor computes it.
 ---@param params torch.Tensor[]|table[]

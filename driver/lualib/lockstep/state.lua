@@ -92,15 +92,15 @@ end
 
 local function save_in(...) return saving.finish(begin_save(saving.begin, ...)) end
 
---- Returns the registered optimizers whose parameters are not what others are to use.
+--- Returns the registered optimizers whose parameters are not what others are to use, and the name of one.
 local function averaging()
-  local found = {}
+  local found, one = {}, nil
   for name, object in pairs(objects) do
     if contents.kind_of(name, object) == "optimizer" and object.kind and object.kind.averaged then
-      found[#found + 1] = object
+      found[#found + 1], one = object, name
     end
   end
-  return found
+  return found, one
 end
 
 --- Calls fn(...) while the registered optimizers' parameters hold what others are to use.
@@ -155,6 +155,12 @@ function M.resume(opts)
     core.raise("run:resume: from must be a folder's path, not a " .. type(o.from))
   end
   check_registered("run:resume")
+  local _, name = averaging()
+  for _, left in ipairs(o.without) do name = name ~= left and name or nil end
+  if name and o.from and o.from:find "best/*$" then
+    core.raise(('run:resume: a best state has the averaged weights of "%s", from which training cannot go on; resume '
+      .. 'from a state of run:save, or begin anew from the average: without = { "%s" }'):format(name, name))
+  end
   background.finish()
   local step, unknown, is_in_memory = resuming.resume(objects,
     { root = root(), from = o.from, without = o.without, config = run.progress.config })

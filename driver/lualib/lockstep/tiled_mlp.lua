@@ -264,6 +264,11 @@ local function over_parts(o, known)
     "tiled_mlp.cross_entropy: hidden %s needs a label for each token, got labels %s", tostring(o.hidden.shape),
     tostring(o.labels.shape))
   local hidden, labels = parts.shared(split.owner, o.hidden):reshape(-1, o.hidden:size(-1)), o.labels:reshape(-1)
+  local outside = labels:lt(0):logical_or(labels:ge(split.total)):logical_and(labels:ne(o.ignore_index))
+  if labels.device == "cpu" and outside:any():item() then -- on a GPU it would wait
+    core.raise(("tiled_mlp.cross_entropy: a label is %d, but the vocabulary has %d ids; mask it with ignore_index = %d")
+      :format(labels[outside][0]:item(), split.total, o.ignore_index))
+  end
   local region, losses = checkpoint.new { preserve_rng = false }, {}
   local tile = o.tile_tokens or 1024
   for from = 0, hidden:size(0) - 1, tile do

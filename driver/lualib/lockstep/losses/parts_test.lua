@@ -109,6 +109,15 @@ t.test("ATeacherInPartsTeachesAWholeStudent", function()
   t.near(divergence(in_parts(teacher_weight)), divergence(teacher_weight), 1e-10)
 end)
 
+t.test("ALabelOutsideTheVocabularyIsAnError", function()
+  local hidden, weight, tokens, vocabulary = draw(9)
+  local labels = torch.zeros({ tokens }, { dtype = torch.int64 })
+  labels[0]:fill_(vocabulary)
+
+  t.raises(dist.world_size() == 1 and "is not in the vocabulary" or ("a label is %d, but the vocabulary has %d ids"):format(
+    vocabulary, vocabulary), tiled_mlp.cross_entropy, { hidden = hidden, weight = in_parts(weight), labels = labels })
+end)
+
 t.test("ARankThatNormalizesItsPartAloneHasAnotherLoss", function()
   if dist.world_size() == 1 then return end
   local hidden, weight = draw(8)

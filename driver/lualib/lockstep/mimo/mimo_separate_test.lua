@@ -336,6 +336,10 @@ test("MistakesAreErrors", function()
     mimo.separate, net, { vision_ranks = 1, parallel = "tp" })
   t.raises("tp 7 x cp 1 does not divide the " .. WORLD - 1 .. " rank", mimo.separate, net,
     { vision_ranks = 1, parallel = { tp = 7 } })
+  t.raises('order must be "1f1b", "all_forwards_first" or "sequential", not interleaved', mimo.separate, net,
+    { vision_ranks = 1, order = "interleaved" })
+  t.raises("parallel.tp must be a whole number from 1 on, not -1", mimo.separate, net,
+    { vision_ranks = 1, parallel = { tp = -1 } })
   t.raises("every rank must give the same options, got", mimo.separate, net,
     { vision_ranks = 1, order = dist.rank() == 0 and "1f1b" or "sequential" })
   local model, _, config = make("qwen3_vl", 1, "data_parallel")

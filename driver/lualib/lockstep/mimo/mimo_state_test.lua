@@ -133,3 +133,16 @@ t.test("MistakesAreErrors", function()
     { topology = {}, modules = {} })
   t.raises("give it in modules", mimo.state, { topology = grid.topology(), modules = {} })
 end)
+
+t.test("TheNormIsTheSameHoweverOftenAStateIsMade", function()
+  local topology = WORLD == 1 and fixture.together(1, 1) or fixture.together(4, 4)
+  local vision, language = nn.Linear(4, 4, { bias = false }), nn.Linear(4, 4, { bias = false })
+  language.weight = vision.weight -- one weight in two modules
+  vision.weight.grad = torch.ones_like(vision.weight)
+
+  for _ = 1, 2 do
+    local state = mimo.state { topology = topology, modules = { vision = vision, language = language } }
+
+    t.near(optim.clip_grad_norm(state:parameters(), 1e9):item(), 4, 1e-10)
+  end
+end)

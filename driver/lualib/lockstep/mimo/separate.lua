@@ -10,6 +10,7 @@ local clipping = require "lockstep.optim.clipping"
 local core = require "lockstep.core"
 local disagreement = require "lockstep.sharding.disagreement"
 local dist = require "lockstep.distributed"
+local experts = require "lockstep.lora.experts"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local grids = require "lockstep.sharding.grid"
 local lora_files = require "lockstep.lora.files"
@@ -238,6 +239,15 @@ local function read_options(net, opts)
     or "a " .. type(net))
   check(not net.part, 'expected a whole model, not its part "%s"', tostring(net.part))
   local sizes = o.sizes or { tp = 1, cp = 1 }
+  for _, axis in ipairs { "tp", "cp" } do
+    check(plain.is_whole(sizes[axis], 1), "parallel.%s must be a whole number from 1 on, not %s", axis,
+      tostring(sizes[axis]))
+  end
+  check(o.order == "1f1b" or o.order == "all_forwards_first" or o.order == "sequential",
+    'order must be "1f1b", "all_forwards_first" or "sequential", not %s', tostring(o.order))
+  check(o.order ~= "all_forwards_first" or o.parallel == "fully_shard" or sizes.tp * sizes.cp == 1,
+    'order = "all_forwards_first" is not for replicas on a grid of tp and cp, which average in each backward; take '
+    .. '"1f1b", or fully_shard')
   local found = disagreement.gather(("vision_ranks = %d, parallel = %s, tp = %d, cp = %d, sequence = %s, order = %s")
     :format(o.vision_ranks, o.parallel, sizes.tp, sizes.cp, tostring(sizes.sequence), tostring(o.order)))
   check(not found, "every rank must give the same options, got %s", found)
@@ -299,7 +309,8 @@ local function separate(net, opts)
   local topology = mimo.topology { modules = { { name = "vision", dp = o.vision_ranks },
     { name = "language", dp = ranks, tp = sizes.tp, cp = sizes.cp, first_rank = o.vision_ranks } } }
   local name = topology:module()
-  local adapter_config = #adapters.adapted(net) > 0 and lora_files.config_of(net) or nil
+  local has_adapters = #adapters.adapted(net) + #experts.adapted(net) > 0
+  local adapter_config = has_adapters and lora_files.config_of(net) or nil
   net:take_part(name == "vision" and "visual" or "language")
   collectgarbage() -- the other part
   local group = topology:group(name, "dp")

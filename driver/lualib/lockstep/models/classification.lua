@@ -63,6 +63,9 @@ end
 ---@return torch.Tensor # [sequences, num_labels]
 function Classifier:scores(batch)
   chunks.refuse("models: scores", "give whole sequences")
+  if batch.shares then
+    fail("scores are of whole sequences, and this batch has shares of samples; prepare it without split")
+  end
   local hidden = self:hidden(batch)
   local last, sum = {}, 0
   for i, length in ipairs(batch.seq_lens or { hidden:size(0) }) do

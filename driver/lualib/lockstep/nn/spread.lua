@@ -15,6 +15,7 @@ local ALL = {}
 --- order
 ---@field copies integer how many ranks of these groups hold each element
 ---@field last dist.Group|table|nil holds other parameters on each of its ranks, as the stages of a pipeline do
+---@field within nn.Spread? without `last`
 
 ---@type table<torch.Tensor, nn.Spread>
 local spreads = setmetatable({}, { __mode = "k" })
@@ -46,7 +47,8 @@ end
 ---@param copies integer? 1 unless given
 function M.note_stage(p, group, copies)
   local own = M.of(p) or { groups = {}, copies = 1 }
-  spreads[p] = { groups = own.groups, copies = own.copies * (copies or 1), last = group or ALL }
+  own = own.within or own -- a second note replaces the first
+  spreads[p] = { groups = own.groups, copies = own.copies * (copies or 1), last = group or ALL, within = own }
 end
 
 ---@class nn.SpreadClass

@@ -192,6 +192,14 @@ t.test("AStateHoldsBothAndTheBestTheAverage", function()
   same(models.load(run.dir .. "/best_of_all"), x)
 end)
 
+t.test("TrainingDoesNotGoOnFromTheAverage", function()
+  local model, optimizer = trained()
+  run:state { model = model, optimizer = optimizer }
+  run:keep_best("loss", 0, { step = 4 })
+
+  t.raises('a best state has the averaged weights of "optimizer"', run.resume, run, { from = run.dir .. "/best" })
+end)
+
 t.test("LearnsWithoutASchedule", function()
   torch.manual_seed(2)
   local x, w = torch.randn { 128, 10 }, torch.randn { 10, 1 }

@@ -125,9 +125,10 @@ local function gib(bytes) return bytes / 2 ^ 30 end
 --- fully_shard frees weights after each unit. With pp the weights stay gathered.
 local function each_way(search, grid, fn)
   local per_row, sequences = search.num_sequences / grid.dp, 1
+  local most_parts = #search.shape.layers - cut.joined_layers(search.shape.model) + 1
   while sequences <= MOST_SEQUENCES and per_row % sequences == 0 do
     local micro_batches, chunks = per_row / sequences, 1
-    while chunks == 1 or chunks <= MOST_CHUNKS and grid.pp > 1 and grid.pp * chunks <= #search.shape.layers
+    while chunks == 1 or chunks <= MOST_CHUNKS and grid.pp > 1 and grid.pp * chunks <= most_parts
       and micro_batches % grid.pp == 0 do
       for reshard = 0, grid.pp == 1 and grid.dp * grid.cp > 1 and 1 or 0 do
         fn { tp = grid.tp, cp = grid.cp, ep = grid.ep, pp = grid.pp, dp = grid.dp, sequences = sequences,
@@ -209,7 +210,7 @@ local function axis_problem(search, axis, size)
     if size > #search.shape.layers then
       return ("pp %d is more than the %d layers"):format(size, #search.shape.layers)
     end
-    local can, problem = pcall(cut.check, search.shape.model, 1)
+    local can, problem = pcall(cut.check, search.shape.model, size)
     return not can and tostring(problem):match "sharding%.parallelize: (.*)" or nil
   end
 end

@@ -1,5 +1,6 @@
 --- sharding.propose: counts against models, memory and time against hand-computed ones, and what holds for any config.
 
+local config = require "lockstep.models.config"
 local cost = require "lockstep.sharding.planning.cost"
 local grids = require "lockstep.sharding.grid"
 local models = require "lockstep.models"
@@ -183,6 +184,14 @@ t.test("StagesKeepAsManyMicroBatchesAsTheirOrder", function()
   for stage = 0, 3 do t.near(kept(stage, 1, 8), 4 - stage, 1e-9) end
   t.near(kept(0, 1, 2), 2, 1e-9)
   t.near(kept(0, 2, 8), 4 * (1 + 3 / 8), 1e-9) -- p (1 + (p - 1) / (p v))
+end)
+
+t.test("StagesOfAModelWithPicturesAreThoseThatAreCut", function()
+  local shape = shapes.of((config.read "tests/models/qwen3_vl"))
+  local counts = {}
+  for i, stage in ipairs(shapes.stages(shape, 2, 1, true)) do counts[i] = stage.counts[1] end
+
+  t.equal(counts, { 2, 1 }) -- the first two layers take features of pictures
 end)
 
 t.test("TiedEmbeddingsLieOnTheFirstStageAndTheLast", function()

@@ -24,7 +24,8 @@ local noted = nil
 ---@param o sharding.ParallelOptions
 function M.note(net, grid, o)
   local p = net:parameters()[1]
-  noted = { config = type(net.config) == "table" and net.config or nil, dtype = p and p.dtype or torch.float32,
+  local is_model = type(net.decoder) == "function" and type(net.settings) == "table"
+  noted = { config = is_model and net.config or nil, dtype = p and p.dtype or torch.float32,
     grid = grid, options = o }
 end
 

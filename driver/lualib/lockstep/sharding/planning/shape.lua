@@ -173,12 +173,12 @@ end
 ---@return {stage: integer, counts: integer[], is_first: boolean, is_last: boolean}[] # stages from 0
 function M.stages(shape, pp, chunks, all)
   local parts, stages, known = pp * chunks, {}, {}
-  local ends = parts == 1 and { #shape.layers } or cut.divide(cut.costs(shape.model), parts)
+  local cuts = parts == 1 and { { first = 1, last = #shape.layers } } or cut.plan(shape.model, parts)
   for stage = 0, pp - 1 do
     local counts = {}
     for kind in ipairs(shape.kinds) do counts[kind] = 0 end
     for chunk = stage, parts - 1, pp do
-      for layer = (ends[chunk] or 0) + 1, ends[chunk + 1] do
+      for layer = cuts[chunk + 1].first, cuts[chunk + 1].last do
         counts[shape.layers[layer]] = counts[shape.layers[layer]] + 1
       end
     end
