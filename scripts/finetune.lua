@@ -66,7 +66,8 @@ local offload, known = config.checkpoint.offload, { none = true, device = true, 
 assert(known[offload], "--set checkpoint.offload takes none, device or host, not " .. offload)
 local base = config.model ~= "" and config.model or instructions.newest_model()
 assert(({ AdamW = 1, AdamW8bit = 1, ScheduleFreeAdamW = 1, Lion = 1 })[config.optimizer],
-  "--set optimizer takes AdamW, AdamW8bit, ScheduleFreeAdamW (with --set schedule=constant) or Lion")
+  "--set optimizer takes AdamW, AdamW8bit, ScheduleFreeAdamW (with --set schedule=constant) or Lion, not "
+    .. config.optimizer)
 assert(config.lora.r ~= 0 or not config.load_in_4bit, "--set load_in_4bit=true trains an adapter: lora.r must not be 0")
 local load_in_4bit = config.load_in_4bit or nil -- nil: as the folder is
 if config.lora.r == 0 then load_in_4bit = false end

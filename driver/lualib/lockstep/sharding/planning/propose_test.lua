@@ -1,6 +1,6 @@
 --- sharding.propose: counts against models, memory and time against hand-computed ones, and what holds for any config.
 
-local config = require "lockstep.models.config"
+local model_config = require "lockstep.models.config"
 local cost = require "lockstep.sharding.planning.cost"
 local grids = require "lockstep.sharding.grid"
 local models = require "lockstep.models"
@@ -187,7 +187,7 @@ t.test("StagesKeepAsManyMicroBatchesAsTheirOrder", function()
 end)
 
 t.test("StagesOfAModelWithPicturesAreThoseThatAreCut", function()
-  local shape = shapes.of((config.read "tests/models/qwen3_vl"))
+  local shape = shapes.of((model_config.read "tests/models/qwen3_vl"))
   local counts = {}
   for i, stage in ipairs(shapes.stages(shape, 2, 1, true)) do counts[i] = stage.counts[1] end
 
