@@ -209,6 +209,58 @@ t.test("SnapshotsAreFreedAtTheEndAndTheKeeperEnds", function()
   while core_keep.connect(name, false) do collectgarbage() end -- it ends by itself
 end)
 
+--- Counts the new shared memory of all ranks that a call allocates.
+local function num_slabs(fn)
+  local new_slab, count = core_keep.slab, 0
+  core_keep.slab = function(bytes) -- luacheck: ignore 122
+    count = count + 1
+    return new_slab(bytes)
+  end
+  fn()
+  core_keep.slab = new_slab -- luacheck: ignore 122
+  return dist.all_reduce(torch.tensor { count }):item()
+end
+
+t.test("AMachineThatLacksSharesGetsEachOnce", function()
+  if world < 3 then return end
+  as_machines(2)
+  local objects, step_of, expected = prepare(KINDS[1])
+  dist.barrier()
+  if rank == 0 then end_process_of(core_keep.name(run.dir) .. "-machine-0") end -- that of ranks 0 and 2
+  dist.barrier()
+
+  local count = num_slabs(function() t.equal(run:resume(), 6) end)
+
+  t.equal(count, world)
+  t.equal(fingerprint(objects), expected[6])
+  t.equal(train(objects, step_of, 7)[7], expected[7])
+  as_machines(1)
+end)
+
+t.test("SharesThatAMachineLacksCountForTheLimit", function()
+  if world == 1 then return end
+  as_machines(2)
+  local objects, _, expected = prepare(KINDS[1], { memory_every = 2, every = 3 })
+  dist.barrier()
+  if rank == 0 then
+    fixture.remove_folder(run.dir .. "/state/step-00000007")
+    fixture.remove_folder(run.dir .. "/state/step-00000006")
+    end_process_of(core_keep.name(run.dir) .. "-machine-0")
+  end
+  dist.barrier()
+  local snapshot = memory.newest()
+  t.equal(snapshot.step, 6)
+  for _, one in ipairs(snapshot.ranks) do one.limit = 1000 end
+  local newest = memory.newest
+  memory.newest = function() return snapshot end
+
+  t.equal(run:resume(), 3)
+
+  memory.newest = newest
+  t.equal(fingerprint(objects), expected[3])
+  as_machines(1)
+end)
+
 t.test("AnotherRunsSnapshotsAreNotSeen", function()
   prepare(KINDS[1])
   local before = core_keep.name(run.dir)
