@@ -131,9 +131,27 @@ local function slab_for(owner, bytes)
   return core_keep.slab(bytes)
 end
 
+--- Forgets what the owner has handed over of this step and of later ones, which the keeper has no longer.
+local function forget_from(owner, step)
+  local found = held[owner] or {}
+  while found[1] and found[1].step >= step do table.remove(found, 1) end
+end
+
+--- Drops what this machine has of this step and of later ones: it is of a past before the run was resumed. All ranks do
+--- so before one hands over its share of the step, so that shares of two pasts never count as one snapshot. The step
+--- that was resumed is of the same past, and stays until it is replaced.
+local function drop_from(step)
+  if step == resumed then step = step + 1 end
+  for _, one in ipairs(ask(function(k) return k:list() end)) do
+    if one.step >= step then ask(function(k) k:drop(one.owner, one.step) end) end
+  end
+  for owner in pairs(held) do forget_from(owner, step) end
+end
+
 local function hand_over(slab, owner, step, crc32)
   ask(function(k) k:put(slab, owner, step, dist.world_size(), crc32) end)
   held[owner] = held[owner] or {} -- of a new keeper
+  forget_from(owner, step)
   table.insert(held[owner], 1, { step = step, slab = slab })
 end
 
@@ -164,7 +182,7 @@ function M.take(step, parts, kinds)
     for kind, part in pairs(parts) do
       for own, tensor in pairs(part) do tensors[kind .. "/" .. own] = tensor end
     end
-    ask(function(k) return k:list() end) -- whether it is there
+    drop_from(step)
     return core_keep.pack(CALLER, tensors,
       { [MARKER] = core.json_encode { step = step, world_size = world, values = kinds } })
   end)

@@ -110,6 +110,29 @@ t.test("ADamagedByteIsFoundAndTheSnapshotBeforeIsTaken", function()
   t.equal(fingerprint(objects), expected[4])
 end)
 
+t.test("SharesOfTwoPastsAreNotOneSnapshot", function()
+  if world == 1 then return end
+  local objects, step_of, expected = prepare(KINDS[1], { memory_every = 4, every = 3 })
+  corrupt(4, rank == 0)
+  if rank == 0 then
+    for step = 6, 7 do fixture.remove_folder(("%s/state/step-%08d"):format(run.dir, step)) end
+  end
+  t.equal(run:resume(), 3) -- rank 0's share of step 4 was dropped, and the others' are still there
+  local pack = core_keep.pack
+  core_keep.pack = function(...) -- luacheck: ignore 122
+    local packed = pack(...)
+    if rank == 0 then return packed end
+    return { bytes = function() return packed:bytes() end, write = function() error "this rank fails" end }
+  end
+
+  t.raises("this rank fails", train, objects, step_of, 7) -- rank 0 has handed over its new share of step 4
+
+  core_keep.pack = pack -- luacheck: ignore 122
+  t.equal(memory.newest(), nil)
+  t.equal(run:resume(), 3)
+  t.equal(fingerprint(objects), expected[3])
+end)
+
 t.test("ADamagedByteOnOneMachineIsMendedFromItsPartner", function()
   if world == 1 then return end
   as_machines(2)
