@@ -11,6 +11,7 @@ local core_keep = require "lockstep.core.keep"
 local core_safetensors = require "lockstep.core.safetensors"
 local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
+local host_memory = require "lockstep.host_memory"
 local plain = require "lockstep.plain"
 local routes = require "lockstep.state.routes"
 local run = require "lockstep.run"
@@ -29,8 +30,9 @@ local keeper ---@type lockstep.core.keep.Keeper?
 local name ---@type string? of the keepers; nil: there are no snapshots
 local limit_gib ---@type number?
 local resumed ---@type integer the step that this process has resumed from
---- What this process has handed over, by owner: the last one first.
-local held = {} ---@type table<integer, {step: integer, slab: lockstep.core.keep.Slab}[]>
+--- The snapshots that this process has handed over, by owner: the last one first. The one that it has resumed from
+--- has no slab.
+local held = {} ---@type table<integer, {step: integer, slab: lockstep.core.keep.Slab?}[]>
 
 local function say(text) io.stderr:write("lockstep: ", text, "\n") end
 
@@ -87,8 +89,7 @@ end
 
 --- Returns the bytes that the snapshots of this machine may take.
 local function limit()
-  local memory = tonumber(plain.read_file("/proc/meminfo"):match "MemTotal:%s*(%d+)") * 1024
-  return limit_gib and limit_gib * GIB or memory / 2
+  return limit_gib and limit_gib * GIB or host_memory.total() / 2
 end
 
 -- Taking a snapshot -----------------------------------------------------------------------------------
@@ -120,13 +121,17 @@ local function slab_for(owner, bytes)
     found = {}
     held[owner] = found
     for _, one in ipairs(ask(function(k) return k:list() end)) do
-      if one.owner == owner and one.step ~= resumed then ask(function(k) k:drop(owner, one.step) end) end
+      if one.owner == owner and one.step == resumed then
+        found[1] = { step = one.step }
+      elseif one.owner == owner then
+        ask(function(k) k:drop(owner, one.step) end)
+      end
     end
   end
   if #found == 2 then
     local oldest = table.remove(found)
     ask(function(k) k:drop(owner, oldest.step) end)
-    if oldest.slab:bytes() == bytes then return oldest.slab end
+    if oldest.slab and oldest.slab:bytes() == bytes then return oldest.slab end
   end
   return core_keep.slab(bytes)
 end

@@ -7,6 +7,7 @@ local dist = require "lockstep.distributed"
 local ffi = require "ffi"
 local files = require "lockstep.core.files"
 local fixture = require "state_fixture"
+local host_memory = require "lockstep.host_memory"
 local memory = require "lockstep.state.memory"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
@@ -282,6 +283,54 @@ t.test("SharesThatAMachineLacksCountForTheLimit", function()
   memory.newest = newest
   t.equal(fingerprint(objects), expected[3])
   as_machines(1)
+end)
+
+t.test("TwoSnapshotsOfAShareAreThereAtMostAfterResuming", function()
+  local objects, step_of = prepare(KINDS[1], { memory_every = 4 })
+  local keeper = core_keep.connect(core_keep.name(run.dir), false)
+  local function of_own()
+    local found = {}
+    for _, one in ipairs(keeper:list()) do
+      if one.owner == rank then found[#found + 1] = one end
+    end
+    return found
+  end
+  local before = of_own()[1]
+  local slab = keeper:get(rank, before.step)
+  run:state(objects, { memory_every = 3 }) -- as in a new process, which finds what the one before has left
+  keeper:put(slab, rank, before.step, world, before.crc32)
+  t.equal(run:resume(), 4)
+  local new_slab, most = core_keep.slab, 0
+  core_keep.slab = function(bytes) -- luacheck: ignore 122
+    most = math.max(most, #of_own() + 1)
+    return new_slab(bytes)
+  end
+
+  train(objects, step_of, 14) -- takes 6, 9 and 12
+
+  core_keep.slab = new_slab -- luacheck: ignore 122
+  t.equal(most, 2)
+  t.equal(memory.newest().step, 12)
+end)
+
+t.test("TheDefaultLimitIsWithinThatOfTheControlGroup", function()
+  new_folder()
+  local root = ("%s/root-%d"):format(run.dir, rank)
+  os.execute(("mkdir -p %s/proc %s/sys/fs/cgroup"):format(root, root))
+  local function write(name, text)
+    local file = assert(io.open(root .. name, "w"))
+    file:write(text)
+    file:close()
+  end
+  write("/proc/meminfo", "MemTotal:       100 kB\nMemFree:  1 kB\nMemAvailable:    80 kB\n")
+  t.equal(host_memory.total(root), 102400)
+  t.equal(host_memory.free(root), 81920)
+  for _, case in ipairs { { "max\n", 102400, 81920 }, { "4096\n", 4096, 3096 }, { "1024000\n", 102400, 81920 } } do
+    write("/sys/fs/cgroup/memory.max", case[1])
+    write("/sys/fs/cgroup/memory.current", "1000\n")
+    t.equal(host_memory.total(root), case[2])
+    t.equal(host_memory.free(root), case[3])
+  end
 end)
 
 t.test("AnotherRunsSnapshotsAreNotSeen", function()
