@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -20,6 +21,8 @@ namespace {
 
 constexpr int kReadyFd = 3;
 constexpr int kStartMilliseconds = 10000;
+constexpr int kListenRetries = 200;
+constexpr int kListenMilliseconds = 10;
 
 }  // namespace
 
@@ -77,13 +80,21 @@ absl::StatusOr<KeeperClient> KeeperClient::Start(const std::string& program,
   close(copy);
   // Its byte, or its end because another process's keeper has the name.
   pollfd wait = {ready[0], POLLIN, 0};
-  if (error == 0) poll(&wait, 1, kStartMilliseconds);
+  char byte = 0;
+  const bool has_answer = error == 0 && poll(&wait, 1, kStartMilliseconds) == 1;
+  if (has_answer && read(ready[0], &byte, 1) == 0) waitpid(pid, nullptr, 0);  // it is ending
   close(ready[0]);
   if (error != 0) {
     return absl::UnavailableError(
         absl::StrCat("cannot start ", program, ": ", std::strerror(error)));
   }
-  return Connect(name);
+  // The keeper that has the name may not listen yet.
+  absl::StatusOr<KeeperClient> client = Connect(name);
+  for (int i = 0; i < kListenRetries && absl::IsNotFound(client.status()); ++i) {
+    poll(nullptr, 0, kListenMilliseconds);
+    client = Connect(name);
+  }
+  return client;
 }
 
 KeeperClient::KeeperClient(KeeperClient&& other) noexcept

@@ -17,6 +17,8 @@
 namespace lockstep::driver {
 namespace {
 
+constexpr int kRetryMilliseconds = 100;
+
 struct Kept {
   Snapshot snapshot;
   int fd = -1;
@@ -28,7 +30,8 @@ class Snapshots {
     for (const Kept& kept : kept_) close(kept.fd);
   }
 
-  bool empty() const { return kept_.empty(); }
+  // Returns whether it held snapshots, and all were dropped.
+  bool is_done() const { return kept_.empty() && was_dropped_; }
 
   Packet Answer(const Received& received, uint64_t own_number, int& fd) {
     Packet answer = received.packet;
@@ -43,6 +46,7 @@ class Snapshots {
         Remove([&](const Snapshot& one) {
           return one.owner == asked.owner && one.step == asked.step;
         });
+        was_dropped_ = true;
         break;
       case Request::kCount: answer.snapshot.bytes = kept_.size(); break;
       case Request::kAt:
@@ -58,6 +62,7 @@ class Snapshots {
         }
         break;
     }
+    if (received.fd >= 0 && received.packet.request != Request::kPut) close(received.fd);
     return answer;
   }
 
@@ -89,6 +94,7 @@ class Snapshots {
   }
 
   std::vector<Kept> kept_;
+  bool was_dropped_ = false;
 };
 
 int Listen(const std::string& name) {
@@ -126,14 +132,18 @@ int Keep(const KeeperOptions& options) {
   }
   const uint64_t own_number = DrawNumber();
   Snapshots snapshots;
-  bool has_served = false;
+  bool can_accept = true;
   for (;;) {
     const bool is_alone = fds.size() == 2;
-    if (is_alone && has_served && snapshots.empty()) return 0;
-    const int count = poll(fds.data(), fds.size(), is_alone ? options.idle_s * 1000 : -1);
+    if (is_alone && snapshots.is_done()) return 0;
+    // Without a free descriptor the listener stays readable: it is left out for a moment.
+    fds[0].fd = can_accept ? listener : -1;
+    const int wait = !can_accept ? kRetryMilliseconds : is_alone ? options.idle_s * 1000 : -1;
+    const int count = poll(fds.data(), fds.size(), wait);
     if (count < 0 && errno != EINTR) return 1;
     if (count < 0) continue;
-    if (count == 0 || fds[1].revents != 0) return 0;
+    if ((count == 0 && can_accept) || fds[1].revents != 0) return 0;
+    can_accept = true;
     for (size_t i = 2; i < fds.size(); ++i) {
       if (fds[i].revents == 0) continue;
       const std::optional<Received> received = Receive(fds[i].fd);
@@ -152,9 +162,10 @@ int Keep(const KeeperOptions& options) {
       const int connection = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
       if (connection >= 0 && IsOwnUser(connection)) {
         fds.push_back({connection, POLLIN, 0});
-        has_served = true;
       } else if (connection >= 0) {
         close(connection);
+      } else {
+        can_accept = errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS;
       }
     }
   }

@@ -2,7 +2,7 @@
 //
 // It holds the last two of each rank, so that one is whole while the other is written. A snapshot
 // is there as a whole or not at all: a rank hands it over when it is written. The keeper ends, and
-// with it the memory, when it has served, holds nothing and nobody is connected; when the process
+// with it the memory, when all that it held was dropped and nobody is connected; when the process
 // that it watches is gone; or when nobody was connected for some time.
 
 #ifndef LOCKSTEP_DRIVER_KEEP_KEEPER_H_

@@ -1,5 +1,8 @@
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,11 +13,14 @@
 #include <iterator>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "driver/keep/client.h"
+#include "driver/keep/message.h"
 #include "driver/keep/name.h"
 #include "driver/keep/slab.h"
 #include "gmock/gmock.h"
@@ -104,6 +110,13 @@ pid_t ProcessOf(const std::string& name) {
       return std::atoi(entry.path().filename().c_str());
   }
   return 0;
+}
+
+// Returns the number of descriptors that a process has open.
+int64_t NumOpen(pid_t pid) {
+  std::error_code error;
+  const std::filesystem::directory_iterator files(absl::StrCat("/proc/", pid, "/fd"), error);
+  return std::distance(files, {});
 }
 
 TEST(Keeper, MemoryOutlivesTheProcessThatHandedItOver) {
@@ -210,6 +223,110 @@ TEST(Keeper, AKilledKeeperLeavesNoMemoryAndCallsSaySo) {
   EXPECT_FALSE(IsOpenSomewhere(memory));
 }
 
+TEST(Keeper, ADescriptorThatComesWithAnotherRequestIsClosed) {
+  const std::string name = NewName();
+  KeeperClient keeper = Start(name);
+  const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  sockaddr_un address;
+  const socklen_t size = AddressOf(name, address);
+  ASSERT_EQ(connect(connection, reinterpret_cast<sockaddr*>(&address), size), 0);
+  struct stat memory {};
+  {
+    const Slab slab = SlabOf("weights");
+    ASSERT_EQ(fstat(slab.fd(), &memory), 0);
+    ASSERT_TRUE(Send(connection, Packet{Request::kCount, 0, {}}, slab.fd()));
+    ASSERT_TRUE(Receive(connection).has_value());
+  }
+
+  EXPECT_FALSE(IsOpenSomewhere(memory));
+  close(connection);
+}
+
+TEST(Keeper, ServesWhoWaitedWhileItHadNoFreeDescriptor) {
+  const std::string name = NewName();
+  KeeperClient keeper = Start(name);
+  const pid_t pid = ProcessOf(name);
+  ASSERT_GT(pid, 0);
+  rlimit before{};
+  ASSERT_EQ(prlimit(pid, RLIMIT_NOFILE, nullptr, &before), 0);
+  const rlimit none = {3, before.rlim_max};
+  ASSERT_EQ(prlimit(pid, RLIMIT_NOFILE, &none, nullptr), 0);
+  const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  sockaddr_un address;
+  const socklen_t size = AddressOf(name, address);
+  ASSERT_EQ(connect(connection, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_TRUE(Send(connection, Packet{Request::kCount, 0, {}}, -1));
+  for (int i = 0; i < 100; ++i) EXPECT_THAT(Listed(keeper), IsEmpty());
+
+  ASSERT_EQ(prlimit(pid, RLIMIT_NOFILE, &before, nullptr), 0);
+
+  EXPECT_TRUE(Receive(connection).has_value());
+  close(connection);
+}
+
+TEST(Keeper, StaysUntilASnapshotWasDropped) {
+  const std::string name = NewName();
+  pid_t pid = 0;
+  int64_t num_open = 0;
+  {
+    const KeeperClient first = Start(name);
+    pid = ProcessOf(name);
+    ASSERT_GT(pid, 0);
+    num_open = NumOpen(pid);
+  }
+  while (NumOpen(pid) == num_open) usleep(1000);  // until it sees that nobody is connected
+
+  const absl::StatusOr<KeeperClient> later = KeeperClient::Connect(name);
+
+  EXPECT_TRUE(later.ok()) << later.status();
+}
+
+// Returns the names that processes get which ask for one at the same time.
+std::vector<std::string> NamesOfProcesses(int count, const std::string& folder) {
+  int go[2];
+  int names[2];
+  if (pipe(go) != 0 || pipe(names) != 0) return {};
+  for (int i = 0; i < count; ++i) {
+    if (fork() != 0) continue;
+    char byte = 0;
+    close(go[1]);
+    if (read(go[0], &byte, 1) != 0) _exit(1);
+    const std::string name = KeeperName(folder) + "\n";
+    _exit(write(names[1], name.data(), name.size()) < 0 ? 1 : 0);
+  }
+  for (const int fd : {go[0], go[1], names[1]}) close(fd);
+  std::string all;
+  char buffer[1024];
+  for (ssize_t size; (size = read(names[0], buffer, sizeof(buffer))) > 0;)
+    all.append(buffer, static_cast<size_t>(size));
+  close(names[0]);
+  return absl::StrSplit(all, '\n', absl::SkipEmpty());
+}
+
+TEST(KeeperName, ProcessesThatMakeItTogetherGetOne) {
+  for (int round = 0; round < 30; ++round) {
+    const std::string folder =
+        absl::StrCat(std::getenv("TEST_TMPDIR"), "/", getpid(), "together", round);
+    std::filesystem::create_directories(folder);
+
+    const std::vector<std::string> names = NamesOfProcesses(8, folder);
+
+    EXPECT_EQ(names, std::vector<std::string>(8, KeeperName(folder)));
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+  }
+}
+
+TEST(KeeperName, AFileWithoutANumberIsReplaced) {
+  const std::string folder = absl::StrCat(std::getenv("TEST_TMPDIR"), "/", getpid(), "torn");
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/keep.id") << "12ab";
+
+  const std::string name = KeeperName(folder);
+
+  EXPECT_EQ(name.size(), std::strlen("lockstep-keep-") + 16);
+  EXPECT_EQ(KeeperName(folder), name);
+}
+
 TEST(KeeperName, IsTheFoldersOwn) {
   const std::string folder = absl::StrCat(std::getenv("TEST_TMPDIR"), "/", getpid());
   for (const char* suffix : {"a", "b"})
@@ -231,6 +348,23 @@ TEST(Keeper, TwoThatAreStartedTogetherAreOne) {
   KeeperClient second = Start(name);
 
   EXPECT_EQ(first.number(), second.number());
+}
+
+TEST(Keeper, OneThatIsNotNeededLeavesNoZombie) {
+  const pid_t child = fork();  // the other tests' keepers are not its children
+  if (child == 0) {
+    const std::string name = NewName() + "-zombie";
+    const KeeperClient first = Start(name);
+    const KeeperClient second = Start(name);
+    kill(ProcessOf(name), SIGKILL);
+    int num_children = 0;
+    while (waitpid(-1, nullptr, 0) > 0) ++num_children;
+    _exit(num_children == 1 ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
   }
   if (options.name.empty()) {
     std::fputs(
-        "lockstep keep: --name=NAME is missing: the first line of keeper.id in the run's folder\n",
+        "lockstep keep: --name=NAME is missing: the first line of keep.id in the run's folder\n",
         stderr);
     return 2;
   }

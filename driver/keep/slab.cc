@@ -26,7 +26,9 @@ absl::StatusOr<Slab> Slab::Make(uint64_t bytes) {
   const int fd = memfd_create("lockstep-snapshot", MFD_CLOEXEC);
   if (fd < 0) return Failed(bytes, errno);
   // Otherwise the pages come at the first write, which would end the process if there are none.
-  const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  int error;
+  do error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  while (error == EINTR);
   if (error == 0) return Take(fd);
   close(fd);
   return Failed(bytes, error);

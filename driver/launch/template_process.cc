@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
@@ -28,6 +29,7 @@ namespace {
 
 constexpr char kVariable[] = "LOCKSTEP_TEMPLATE";
 constexpr int kSocketFd = 3;
+constexpr int kForkMilliseconds = 10000;
 constexpr size_t kNumFds = 4;  // stdout, stderr, the shared one, and the texts
 
 // The texts one behind the other, each with a zero byte: the number of arguments, the name of the
@@ -208,6 +210,11 @@ pid_t TemplateProcess::Fork(const ForkedStart& start) {
   const int fds[kNumFds] = {out, err, start.shared, texts};
   int64_t pid = -1;
   if (texts >= 0 && SendFds(socket_, fds)) {
+    pollfd wait{socket_, POLLIN, 0};
+    int count;
+    do count = poll(&wait, 1, kForkMilliseconds);
+    while (count < 0 && errno == EINTR);
+    if (count != 1) shutdown(socket_, SHUT_RD);  // an answer that is not there yet fails
     ssize_t size;
     do size = recv(socket_, &pid, sizeof(pid), 0);
     while (size < 0 && errno == EINTR);

@@ -11,6 +11,7 @@ local core_keep = require "lockstep.core.keep"
 local core_safetensors = require "lockstep.core.safetensors"
 local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
+local host_memory = require "lockstep.host_memory"
 local plain = require "lockstep.plain"
 local routes = require "lockstep.state.routes"
 local run = require "lockstep.run"
@@ -29,8 +30,9 @@ local keeper ---@type lockstep.core.keep.Keeper?
 local name ---@type string? of the keepers; nil: there are no snapshots
 local limit_gib ---@type number?
 local resumed ---@type integer the step that this process has resumed from
---- What this process has handed over, by owner: the last one first.
-local held = {} ---@type table<integer, {step: integer, slab: lockstep.core.keep.Slab}[]>
+--- The snapshots that this process has handed over, by owner: the last one first. The one that it has resumed from
+--- has no slab.
+local held = {} ---@type table<integer, {step: integer, slab: lockstep.core.keep.Slab?}[]>
 
 local function say(text) io.stderr:write("lockstep: ", text, "\n") end
 
@@ -85,11 +87,12 @@ function M.finish()
   collectgarbage() -- closes the connection
 end
 
--- Taking a snapshot -----------------------------------------------------------------------------------
-
-local function memory_of_the_machine()
-  return tonumber(plain.read_file("/proc/meminfo"):match "MemTotal:%s*(%d+)") * 1024
+--- Returns the bytes that the snapshots of this machine may take.
+local function limit()
+  return limit_gib and limit_gib * GIB or host_memory.total() / 2
 end
+
+-- Taking a snapshot -----------------------------------------------------------------------------------
 
 --- Raises, on every rank, if the snapshots of a machine are larger than the limit.
 local function check_limit(ranks, to)
@@ -118,20 +121,42 @@ local function slab_for(owner, bytes)
     found = {}
     held[owner] = found
     for _, one in ipairs(ask(function(k) return k:list() end)) do
-      if one.owner == owner and one.step ~= resumed then ask(function(k) k:drop(owner, one.step) end) end
+      if one.owner == owner and one.step == resumed then
+        found[1] = { step = one.step }
+      elseif one.owner == owner then
+        ask(function(k) k:drop(owner, one.step) end)
+      end
     end
   end
   if #found == 2 then
     local oldest = table.remove(found)
     ask(function(k) k:drop(owner, oldest.step) end)
-    if oldest.slab:bytes() == bytes then return oldest.slab end
+    if oldest.slab and oldest.slab:bytes() == bytes then return oldest.slab end
   end
   return core_keep.slab(bytes)
+end
+
+--- Forgets what the owner has handed over of this step and of later ones, which the keeper has no longer.
+local function forget_from(owner, step)
+  local found = held[owner] or {}
+  while found[1] and found[1].step >= step do table.remove(found, 1) end
+end
+
+--- Drops what this machine has of this step and of later ones: it is of a past before the run was resumed. All ranks do
+--- so before one hands over its share of the step, so that shares of two pasts never count as one snapshot. The step
+--- that was resumed is of the same past, and stays until it is replaced.
+local function drop_from(step)
+  if step == resumed then step = step + 1 end
+  for _, one in ipairs(ask(function(k) return k:list() end)) do
+    if one.step >= step then ask(function(k) k:drop(one.owner, one.step) end) end
+  end
+  for owner in pairs(held) do forget_from(owner, step) end
 end
 
 local function hand_over(slab, owner, step, crc32)
   ask(function(k) k:put(slab, owner, step, dist.world_size(), crc32) end)
   held[owner] = held[owner] or {} -- of a new keeper
+  forget_from(owner, step)
   table.insert(held[owner], 1, { step = step, slab = slab })
 end
 
@@ -162,12 +187,11 @@ function M.take(step, parts, kinds)
     for kind, part in pairs(parts) do
       for own, tensor in pairs(part) do tensors[kind .. "/" .. own] = tensor end
     end
-    ask(function(k) return k:list() end) -- whether it is there
+    drop_from(step)
     return core_keep.pack(CALLER, tensors,
       { [MARKER] = core.json_encode { step = step, world_size = world, values = kinds } })
   end)
-  local limit = limit_gib and limit_gib * GIB or memory_of_the_machine() / 2
-  local ranks = agreement.values { bytes = packed:bytes(), keeper = keeper:number(), limit = limit }
+  local ranks = agreement.values { bytes = packed:bytes(), keeper = keeper:number(), limit = limit() }
   local order, to = routes.between(ranks)
   check_limit(ranks, to)
   local slab, crc32
@@ -191,21 +215,30 @@ end
 ---@field step integer
 ---@field world integer
 ---@field holders table<integer, integer[]> ranks whose machine has the owner's share, by owner
----@field is_everywhere table<integer, boolean>
+---@field bytes table<integer, integer> of a share, by owner
+---@field crc32 table<integer, string> by owner
+---@field ranks {keeper: integer, limit: number, list: table[]}[] by rank: what its machine has
 
 --- Returns the newest snapshot that the machines have whole, or nil. Collective.
 ---@return state.Snapshot?
 function M.newest()
   if not name then return nil end
-  local own = agreement.together(CALLER, function() return ask(function(k) return k:list() end) end)
+  local own = agreement.together(CALLER, function()
+    local list = ask(function(k) return k:list() end)
+    return { list = list, keeper = keeper:number(), limit = limit() }
+  end)
+  local ranks = agreement.values(own)
   local by_key, found = {}, nil
-  for rank, list in ipairs(agreement.values(own)) do
-    for _, one in ipairs(list) do
+  for rank, machine in ipairs(ranks) do
+    for _, one in ipairs(machine.list) do
       local key = one.step .. " " .. one.world
-      by_key[key] = by_key[key] or { step = one.step, world = one.world, holders = {}, bytes = {} }
+      by_key[key] = by_key[key]
+        or { step = one.step, world = one.world, holders = {}, bytes = {}, crc32 = {}, ranks = ranks }
       local snapshot = by_key[key]
-      snapshot.holders[one.owner] = snapshot.holders[one.owner] or {}
-      snapshot.bytes[one.owner] = one.bytes
+      if not snapshot.holders[one.owner] then
+        snapshot.holders[one.owner], snapshot.bytes[one.owner] = {}, one.bytes
+        snapshot.crc32[one.owner] = one.crc32
+      end
       table.insert(snapshot.holders[one.owner], rank - 1)
     end
   end
@@ -242,18 +275,72 @@ local function take_from_keeper(snapshot)
   return shares
 end
 
---- Gives the shares of other machines to the ranks that lack them. Collective.
-local function gather(snapshot, shares)
+--- Returns, for each owner, the ranks that receive the share: one of each machine that lacks it. The machine's other
+--- ranks get it from the keeper. Returns nil and the reason if a machine has no room for the shares that it lacks.
+local function plan_receivers(snapshot)
+  local ranks, lacked, receivers = snapshot.ranks, {}, {}
   for owner = 0, snapshot.world - 1 do
-    local holders, bytes = snapshot.holders[owner], snapshot.bytes[owner]
-    local slab = shares[owner]
-    for at = 0, #holders < dist.world_size() and bytes - 1 or -1, PIECE do
-      slab = slab or core_keep.slab(bytes)
-      local part = slab:tensor():narrow(0, at, math.min(PIECE, bytes - at))
-      local passed = dist.broadcast(part:to(dist.device()), holders[1])
-      if not shares[owner] then part:copy_(passed) end
+    local receiver_of = {}
+    for _, rank in ipairs(snapshot.holders[owner]) do receiver_of[ranks[rank + 1].keeper] = -1 end
+    receivers[owner] = {}
+    for rank, one in ipairs(ranks) do
+      if not receiver_of[one.keeper] then
+        receiver_of[one.keeper] = rank - 1
+        table.insert(receivers[owner], rank - 1)
+        lacked[one.keeper] = (lacked[one.keeper] or 0) + snapshot.bytes[owner]
+      end
     end
-    shares[owner] = slab
+  end
+  for rank, one in ipairs(ranks) do
+    local bytes = lacked[one.keeper] or 0
+    for _, kept in ipairs(bytes > 0 and one.list or {}) do bytes = bytes + kept.bytes end
+    if bytes > one.limit then
+      return nil, ("the machine of rank %d needs %.3g GiB of memory for its snapshots and the shares that it lacks, "
+        .. "and the limit is %.3g GiB; allow more with memory_limit_gib"):format(rank - 1, bytes / GIB, one.limit / GIB)
+    end
+  end
+  return receivers
+end
+
+--- Sends the share of one owner to the ranks that receive it. Collective.
+local function broadcast_share(from, bytes, slab)
+  local content = slab and slab:tensor()
+  for at = 0, bytes - 1, PIECE do
+    local size = math.min(PIECE, bytes - at)
+    local part = content and content:narrow(0, at, size)
+    local passed = part and dist.rank() == from and part:to(dist.device())
+      or torch.empty({ size }, { dtype = torch.uint8, device = dist.device() })
+    passed = dist.broadcast(passed, from)
+    if part and dist.rank() ~= from then part:copy_(passed) end
+  end
+end
+
+--- Gives each machine the shares that it lacks: one rank receives a share and hands it to the keeper, from which the
+--- others get it. So a machine has each share once. Returns the reason if that fails. Collective.
+local function gather(snapshot, shares, receivers)
+  for owner = 0, snapshot.world - 1 do
+    local from, bytes = snapshot.holders[owner][1], snapshot.bytes[owner]
+    local receives = false
+    for _, rank in ipairs(receivers[owner]) do receives = receives or rank == dist.rank() end
+    if #receivers[owner] > 0 then
+      local slab, problem = agreement.try(function()
+        return receives and core_keep.slab(bytes) or dist.rank() == from and shares[owner]
+      end)
+      if problem then return problem end
+      broadcast_share(from, bytes, slab)
+      for _, step in ipairs {
+        function()
+          if receives then keeper:put(slab, owner, snapshot.step, snapshot.world, snapshot.crc32[owner]) end
+        end,
+        function() shares[owner] = shares[owner] or keeper:get(owner, snapshot.step) end,
+        function()
+          if receives then keeper:drop(owner, snapshot.step) end -- the ranks hold it while they need it
+        end,
+      } do
+        problem = select(2, agreement.try(step))
+        if problem then return problem end
+      end
+    end
   end
 end
 
@@ -271,25 +358,25 @@ local function read_shares(snapshot, shares)
 end
 
 --- Reads a snapshot, as resuming reads the files of a state. Returns nil if it is damaged; M.newest then finds another.
---- Collective.
+--- Returns nil and true if there is no memory to read it. Collective.
 ---@param snapshot state.Snapshot
 ---@return table?
+---@return boolean? is_too_large
 function M.read(snapshot)
-  local shares, problem = agreement.try(take_from_keeper, snapshot)
-  local state
-  if not problem then
-    gather(snapshot, shares)
-    state, problem = agreement.try(read_shares, snapshot, shares)
-  end
+  local receivers, too_large = plan_receivers(snapshot)
+  local shares, problem, state = nil, too_large, nil
+  if not problem then shares, problem = agreement.try(take_from_keeper, snapshot) end
+  if not problem then problem = gather(snapshot, shares, receivers) end
+  if not problem then state, problem = agreement.try(read_shares, snapshot, shares) end
   if not problem then
     resumed = snapshot.step
     return state
   end
   if dist.rank() == 0 then
-    say(("run:resume: the snapshot in memory after %d steps cannot be used: %s; what is next newest is used"):format(
-      snapshot.step, problem))
+    say(("run:resume: the snapshot in memory after %d steps cannot be used: %s; %s is used"):format(snapshot.step,
+      problem, too_large and "the disk" or "what is next newest"))
   end
-  return nil
+  return nil, too_large ~= nil
 end
 
 return M

@@ -7,6 +7,7 @@ local dist = require "lockstep.distributed"
 local ffi = require "ffi"
 local files = require "lockstep.core.files"
 local fixture = require "state_fixture"
+local host_memory = require "lockstep.host_memory"
 local memory = require "lockstep.state.memory"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
@@ -110,6 +111,29 @@ t.test("ADamagedByteIsFoundAndTheSnapshotBeforeIsTaken", function()
   t.equal(fingerprint(objects), expected[4])
 end)
 
+t.test("SharesOfTwoPastsAreNotOneSnapshot", function()
+  if world == 1 then return end
+  local objects, step_of, expected = prepare(KINDS[1], { memory_every = 4, every = 3 })
+  corrupt(4, rank == 0)
+  if rank == 0 then
+    for step = 6, 7 do fixture.remove_folder(("%s/state/step-%08d"):format(run.dir, step)) end
+  end
+  t.equal(run:resume(), 3) -- rank 0's share of step 4 was dropped, and the others' are still there
+  local pack = core_keep.pack
+  core_keep.pack = function(...) -- luacheck: ignore 122
+    local packed = pack(...)
+    if rank == 0 then return packed end
+    return { bytes = function() return packed:bytes() end, write = function() error "this rank fails" end }
+  end
+
+  t.raises("this rank fails", train, objects, step_of, 7) -- rank 0 has handed over its new share of step 4
+
+  core_keep.pack = pack -- luacheck: ignore 122
+  t.equal(memory.newest(), nil)
+  t.equal(run:resume(), 3)
+  t.equal(fingerprint(objects), expected[3])
+end)
+
 t.test("ADamagedByteOnOneMachineIsMendedFromItsPartner", function()
   if world == 1 then return end
   as_machines(2)
@@ -207,6 +231,106 @@ t.test("SnapshotsAreFreedAtTheEndAndTheKeeperEnds", function()
   dist.barrier()
 
   while core_keep.connect(name, false) do collectgarbage() end -- it ends by itself
+end)
+
+--- Counts the new shared memory of all ranks that a call allocates.
+local function num_slabs(fn)
+  local new_slab, count = core_keep.slab, 0
+  core_keep.slab = function(bytes) -- luacheck: ignore 122
+    count = count + 1
+    return new_slab(bytes)
+  end
+  fn()
+  core_keep.slab = new_slab -- luacheck: ignore 122
+  return dist.all_reduce(torch.tensor { count }):item()
+end
+
+t.test("AMachineThatLacksSharesGetsEachOnce", function()
+  if world < 3 then return end
+  as_machines(2)
+  local objects, step_of, expected = prepare(KINDS[1])
+  dist.barrier()
+  if rank == 0 then end_process_of(core_keep.name(run.dir) .. "-machine-0") end -- that of ranks 0 and 2
+  dist.barrier()
+
+  local count = num_slabs(function() t.equal(run:resume(), 6) end)
+
+  t.equal(count, world)
+  t.equal(fingerprint(objects), expected[6])
+  t.equal(train(objects, step_of, 7)[7], expected[7])
+  as_machines(1)
+end)
+
+t.test("SharesThatAMachineLacksCountForTheLimit", function()
+  if world == 1 then return end
+  as_machines(2)
+  local objects, _, expected = prepare(KINDS[1], { memory_every = 2, every = 3 })
+  dist.barrier()
+  if rank == 0 then
+    fixture.remove_folder(run.dir .. "/state/step-00000007")
+    fixture.remove_folder(run.dir .. "/state/step-00000006")
+    end_process_of(core_keep.name(run.dir) .. "-machine-0")
+  end
+  dist.barrier()
+  local snapshot = memory.newest()
+  t.equal(snapshot.step, 6)
+  for _, one in ipairs(snapshot.ranks) do one.limit = 1000 end
+  local newest = memory.newest
+  memory.newest = function() return snapshot end
+
+  t.equal(run:resume(), 3)
+
+  memory.newest = newest
+  t.equal(fingerprint(objects), expected[3])
+  as_machines(1)
+end)
+
+t.test("TwoSnapshotsOfAShareAreThereAtMostAfterResuming", function()
+  local objects, step_of = prepare(KINDS[1], { memory_every = 4 })
+  local keeper = core_keep.connect(core_keep.name(run.dir), false)
+  local function of_own()
+    local found = {}
+    for _, one in ipairs(keeper:list()) do
+      if one.owner == rank then found[#found + 1] = one end
+    end
+    return found
+  end
+  local before = of_own()[1]
+  local slab = keeper:get(rank, before.step)
+  run:state(objects, { memory_every = 3 }) -- as in a new process, which finds what the one before has left
+  keeper:put(slab, rank, before.step, world, before.crc32)
+  t.equal(run:resume(), 4)
+  local new_slab, most = core_keep.slab, 0
+  core_keep.slab = function(bytes) -- luacheck: ignore 122
+    most = math.max(most, #of_own() + 1)
+    return new_slab(bytes)
+  end
+
+  train(objects, step_of, 14) -- takes 6, 9 and 12
+
+  core_keep.slab = new_slab -- luacheck: ignore 122
+  t.equal(most, 2)
+  t.equal(memory.newest().step, 12)
+end)
+
+t.test("TheDefaultLimitIsWithinThatOfTheControlGroup", function()
+  new_folder()
+  local root = ("%s/root-%d"):format(run.dir, rank)
+  os.execute(("mkdir -p %s/proc %s/sys/fs/cgroup"):format(root, root))
+  local function write(name, text)
+    local file = assert(io.open(root .. name, "w"))
+    file:write(text)
+    file:close()
+  end
+  write("/proc/meminfo", "MemTotal:       100 kB\nMemFree:  1 kB\nMemAvailable:    80 kB\n")
+  t.equal(host_memory.total(root), 102400)
+  t.equal(host_memory.free(root), 81920)
+  for _, case in ipairs { { "max\n", 102400, 81920 }, { "4096\n", 4096, 3096 }, { "1024000\n", 102400, 81920 } } do
+    write("/sys/fs/cgroup/memory.max", case[1])
+    write("/sys/fs/cgroup/memory.current", "1000\n")
+    t.equal(host_memory.total(root), case[2])
+    t.equal(host_memory.free(root), case[3])
+  end
 end)
 
 t.test("AnotherRunsSnapshotsAreNotSeen", function()

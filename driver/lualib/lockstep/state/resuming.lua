@@ -85,7 +85,8 @@ local function read_memory(found)
     local count = snapshot and (tries[snapshot.step] or 0)
     if not snapshot or snapshot.step < on_disk or count == 2 then return nil end
     tries[snapshot.step] = count + 1
-    local state = memory.read(snapshot)
+    local state, is_too_large = memory.read(snapshot)
+    if is_too_large then return nil end
     if state then return state, { path = "memory", step = snapshot.step, suffix = "", is_in_memory = true } end
   end
 end

@@ -1,18 +1,11 @@
 --- How many tiles let the activations of one tile fit into a budget of memory.
 
 local dist = require "lockstep.distributed"
+local host_memory = require "lockstep.host_memory"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local M = {}
-
---- Returns the number after a name in a file of the kernel, or nil.
-local function read_number(path, name)
-  local file = io.open(path)
-  local text = file and file:read "*a" or ""
-  if file then file:close() end
-  return tonumber(text:match(name .. "%s*(%d+)"))
-end
 
 --- Returns the bytes that are free on a device now. On a GPU: those that no process holds, and those that the allocator
 --- holds for no tensor. On a CPU: what the kernel can give, within the control group's limit.
@@ -24,10 +17,7 @@ function M.free_bytes(device)
     local stats = torch.cuda.memory_stats(index)
     return (torch.cuda.mem_get_info(index)) + stats.reserved_bytes - stats.allocated_bytes
   end
-  local free = 1024 * (read_number("/proc/meminfo", "MemAvailable:") or math.huge)
-  local limit = read_number("/sys/fs/cgroup/memory.max", "^")
-  if limit then free = math.min(free, limit - (read_number("/sys/fs/cgroup/memory.current", "^") or 0)) end
-  return free
+  return host_memory.free()
 end
 
 --- Returns an upper bound of the bytes that forward and backward of one row hold at once. Each matrix [..., out, in]
