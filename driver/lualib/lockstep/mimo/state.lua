@@ -30,12 +30,15 @@ local function each(self, method)
 end
 
 --- Iterates over the parameters of all modules of this rank, as "vision.fc1.weight".
+---@return fun(): string?, torch.Tensor
 function State:named_parameters() return each(self, "named_parameters") end
 
 --- Iterates over their buffers.
+---@return fun(): string?, torch.Tensor
 function State:named_buffers() return each(self, "named_buffers") end
 
 --- Iterates over the modules inside.
+---@return fun(): string?, nn.Module
 function State:named_modules() return each(self, "named_modules") end
 
 --- Returns their parameters, each once.

@@ -36,7 +36,10 @@ function M.reads(once) return not once or once.source == dist.rank() end
 ---@param once models.ReadOnce?
 ---@param fn fun()
 function M.by_source(once, fn)
-  if not once then return fn() end
+  if not once then
+    fn()
+    return
+  end
   if once.group and once.group:size() < dist.world_size() then -- the other ranks may load something else
     if M.reads(once) then fn() end
     return
