@@ -139,7 +139,9 @@ void ExpectGuarantees(const RandomCase& c, const Prepared& prepared) {
       int64_t begin = 0;
       for (size_t i = 0; i < batch.samples.size(); ++i) {
         const int64_t held = ExpectSequence(c, batch, i, begin, times);
-        if (i < batch.shares.size()) EXPECT_EQ(batch.seq_lens[i], held);
+        if (i < batch.shares.size()) {
+          EXPECT_EQ(batch.seq_lens[i], held);
+        }
         begin += held;
       }
       EXPECT_EQ(begin + batch.padding_tokens, length);
