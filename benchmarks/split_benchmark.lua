@@ -2,7 +2,7 @@
 -- the makespan over the ideal, as planned by cost and as measured in processor time of the ranks' own threads: the sum
 -- over micro-steps of the slowest rank, over the mean of all ranks' time for whole samples.
 --
---     lockstep --nproc 4 benchmarks/split_benchmark.lua [--set samples=40 --set seq_len=2048]
+--     lockstep --nproc 4 benchmarks/split_benchmark.lua [--set seq_len=4096 --set seed=3]
 
 local batching = require "lockstep.batching"
 local dist = require "lockstep.distributed"
@@ -11,7 +11,7 @@ local models = require "lockstep.models"
 local run = require "lockstep.run"
 local torch = require "lockstep.torch"
 
-local config = run.config { samples = 40, seq_len = 2048, rounds = 3, seed = 1, max_group = 4 }
+local config = run.config { samples = 24, seq_len = 4096, rounds = 3, seed = 3, max_group = 4 }
 torch.set_num_threads(1)
 local rank, world = dist.rank(), dist.world_size()
 
