@@ -469,7 +469,7 @@ M.linear, M.rotate, M.swiglu, M.use_fused = fused.linear, fused.rotate, fused.sw
 M.cross_entropy = require("lockstep.nn.cross_entropy").cross_entropy
 package.loaded["lockstep.nn"] = M -- the parts that follow are modules, and require it
 M.init = require "lockstep.nn.initializers"
-M.neftune = require "lockstep.nn.neftune"
+M.neftune = require("lockstep.nn.neftune").neftune
 for _, part in ipairs { "activation", "batch_norm", "convolution", "pooling", "copy", "sequences.recurrent",
   "sequences.multihead_attention", "sequences.transformer" } do
   for name, class in pairs(require("lockstep.nn." .. part)) do M[name] = class end

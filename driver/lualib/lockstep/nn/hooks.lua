@@ -8,6 +8,7 @@ local M = {}
 local HOOKS = "_forward_hooks"
 
 ---@class nn.HookHandle
+---@field package is_removed boolean?
 local HookHandle = {}
 HookHandle.__index = HookHandle
 
@@ -18,6 +19,7 @@ function HookHandle:remove()
     if handle ~= self then left[#left + 1] = handle end
   end
   rawset(self.module, HOOKS, #left > 0 and left or nil)
+  self.is_removed = true
 end
 
 --- Returns whether a module has hooks.

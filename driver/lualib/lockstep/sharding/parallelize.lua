@@ -10,6 +10,7 @@ local four_bit = require "lockstep.nn.four_bit"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local grids = require "lockstep.sharding.grid"
 local members_of = require "lockstep.sharding.members"
+local neftune = require "lockstep.nn.neftune"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local pipeline = require "lockstep.sharding.pipeline"
@@ -88,9 +89,13 @@ local STEPS = {
 }
 
 --- Raises for what a grid does not go with.
-local function check_axes(grid)
+local function check_axes(net, grid)
   check(not core.verify_every() or grid.cp * grid.ep * grid.pp == 1, "--verify-every compares replicas that compute "
     .. "the same, and a grid of %s has none; leave it out", tostring(grid))
+  check(grid.pp == 1 or select(2, four_bit.layers(net)) == 0, "layers in 4 bits cannot be divided into stages; load "
+    .. "the model with load_in_4bit = false, or leave pp out")
+  check(grid.cp * grid.pp == 1 or not neftune.is_on(net), "nn.neftune needs whole sequences and the whole model; leave "
+    .. "it out, or cp and pp")
 end
 
 --- Raises on every rank unless all give the same options: else they would wait for each other later on.
@@ -111,9 +116,7 @@ local function prepare(net, grid, opts, has_values)
         or "a " .. type(grid)))
   end
   local o = read_options(grid, opts)
-  check_axes(grid)
-  check(grid.pp == 1 or select(2, four_bit.layers(net)) == 0, "layers in 4 bits cannot be divided into stages; load "
-    .. "the model with load_in_4bit = false, or leave pp out")
+  check_axes(net, grid)
   compare(o, grid.ranks_of_all)
   if o.checkpoint ~= nil then net.checkpoint = o.checkpoint end
   if package.loaded["lockstep.dry_run"] then require("lockstep.sharding.planning.ranks").note(net, grid, o) end

@@ -3,6 +3,7 @@
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local models = require "lockstep.models"
+local nn = require "lockstep.nn"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -24,6 +25,15 @@ end)
 t.test("ModelsThatAnAxisCannotTakeAreErrors", function()
   t.raises("the attention of a GptOssForCausalLM needs whole sequences", sharding.parallelize, load "gpt_oss", CP)
   t.raises("but GptOssForCausalLM has no mixture of experts", sharding.parallelize, load "gpt_oss", EP)
+end)
+
+t.test("NoiseOnEmbeddingsNeedsWholeSequencesAndTheWholeModel", function()
+  local net = load "qwen3"
+  local handle = nn.neftune(net, net:decoder().embed_tokens, { alpha = 5 })
+  t.raises("nn.neftune needs whole sequences", sharding.parallelize, net, CP)
+  t.raises("nn.neftune needs whole sequences", sharding.parallelize, net, PP)
+  handle:remove()
+  t.equal(torch.is_tensor((sharding.parallelize(net, CP)({ input_ids = torch.arange(8) }, "loss"))), true)
 end)
 
 t.test("AModelOfFusedWeightsTakesNoPlan", function()
