@@ -2,6 +2,8 @@
 
 local dist = require "lockstep.distributed"
 local grids = require "lockstep.sharding.grid"
+local nn = require "lockstep.nn"
+local plain = require "lockstep.plain"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -100,6 +102,27 @@ t.test("AGridOfSomeRanksIsThatOfAsManyRanks", function()
   dist.barrier()
   t.raises("group must have consecutive ranks, got {0, 2}", sharding.grid, {},
     { ranks = function() return { 0, 2 } end })
+end)
+
+t.test("AModelOnAGridOfSomeRanksLearnsWithoutTheOthers", function()
+  if WORLD ~= 3 or RANK == 0 then return end -- rank 0 calls nothing
+  local group = dist.group { ranks = { 1, 2 } }
+  local net = nn.Linear(4, 1, { bias = false })
+  local model = sharding.parallelize(net, sharding.grid({}, group))
+  local function loss_of(x) return model(x):sum() end
+  local x = torch.full({ 2, 4 }, RANK)
+
+  local mean = sharding.accumulate(model, { x }, 4, loss_of)
+
+  local left = { x }
+  local function next_batch() return table.remove(left) end
+  t.near(mean, sharding.evaluate(model, next_batch, function(batch) return loss_of(batch), 2 end), 1e-6)
+end)
+
+t.test("AGridOfSomeRanksHasNoPipelines", function()
+  local all = sharding.grid {}
+  local some = setmetatable(plain.copy(all, { pp = 2, ranks_of_all = all:group "dp" }), getmetatable(all))
+  t.raises("pp needs a grid of all ranks of the run", sharding.parallelize, nn.Linear(4, 1), some)
 end)
 
 t.test("EachGroupCommunicates", function()

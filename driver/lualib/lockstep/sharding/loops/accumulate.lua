@@ -286,8 +286,9 @@ local function accumulate(model, micro_batches, count, fn, opts)
   if across.is_one(model) then return over_stages(model, micro_batches, count, fn, o) end
   local group = data_parallel.group_of(model) or fully_shard.group_of(model)
   local grid = grids.of(model)
-  -- Ranks of a grid communicate in each micro-batch.
-  compare(#micro_batches, count, o, not grid and group or nil, grid and grid.tp > 1 and model or nil)
+  local together = group -- the ranks that communicate in each micro-batch
+  if grid then together = grid.ranks_of_all end
+  compare(#micro_batches, count, o, together, grid and grid.tp > 1 and model or nil)
   -- The wrappers average gradients over ranks. The gradient of the mean is the number of ranks times that.
   local scale = (group and group:size() or dist.world_size()) / count
   local totals, losses, counts = {}, {}, new_counts()
@@ -339,7 +340,7 @@ local function accumulate(model, micro_batches, count, fn, opts)
     check(count > skipped.tokens, "the micro-batches that remain have no token with a loss: %s", lines)
     if o.sync == "last" and last_learnt < #micro_batches then average() end
     scale_gradients(model, count / (count - skipped.tokens), before)
-    if dist.rank() == (group and not grid and group:ranks()[1] or 0) then
+    if dist.rank() == (together and together:ranks()[1] or 0) then
       terminal.print_line(("%s: left out %d of %d micro-batches of each rank: %s"):format(NAME, skipped.steps,
         #micro_batches, lines))
     end

@@ -190,7 +190,7 @@ local function evaluate(model, batches, fn, opts)
   for _, mode in ipairs(modes) do mode[1]:train(mode[2]) end
   if not ok then error(message, 0) end
   local excluded, total, first = agree(finite, sum, count, o.group)
-  if excluded > 0 and dist.rank() == (grid and 0 or rank_at(o.group, 1)) then
+  if excluded > 0 and dist.rank() == (grid and (grid.first or 0) or rank_at(o.group, 1)) then
     terminal.print_line(("%s: left out %d of %d batches, whose sum or count is NaN or infinite; the first of each "
       .. "rank: %s"):format(NAME, excluded, total, first))
   end
