@@ -156,7 +156,8 @@ if config.lora.r == 0 then
 else
   lora.save(model, adapter)
   if config.merge then
-    lora.save_merged(adapter, whole, { like = base, ignore = config.ignore, load_in_4bit = load_in_4bit })
+    lora.save_merged(adapter, whole, { like = base, ignore = config.ignore, load_in_4bit = load_in_4bit,
+      dtype = load_in_4bit and run.dtype(config.precision) or nil })
   end
 end
 log.print("wrote " .. (config.lora.r > 0 and not config.merge and adapter or whole))

@@ -256,6 +256,19 @@ t.test("SavingMergedRoundsABaseThatIsWhole", function()
   t.near(logits_of(models.load(run.dir .. "/merged_of_whole"), given), logits_of(model, given), 2e-5)
 end)
 
+t.test("SavingMergedRoundsWeightsOfTheDtypeInTraining", function()
+  local path, how = "tests/models/qwen3", { load_in_4bit = true, dtype = torch.bfloat16 }
+  local model = models.load(path, how)
+  lora.apply(model, { targets = "all-linear" })
+  lora.save(model, run.dir .. "/adapter_of_bf16")
+
+  lora.save_merged(run.dir .. "/adapter_of_bf16", run.dir .. "/merged_of_bf16",
+    { like = path, load_in_4bit = true, dtype = torch.bfloat16 })
+
+  lora.merge(model)
+  t.equal(models.load(run.dir .. "/merged_of_bf16"):state_dict(), model:state_dict())
+end)
+
 -- Autocast, states, and what is refused ------------------------------------------------------------------------------
 
 t.test("AutocastMultipliesInItsDtype", function()

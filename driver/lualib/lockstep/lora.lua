@@ -375,18 +375,20 @@ end
 ---
 ---     lora.save_merged(run.dir .. "/adapter", run.dir .. "/model", { like = "Qwen/Qwen3-0.6B" })
 ---
---- load_in_4bit: as the adapter was trained. The weights are then those that it has learned with: rounded to 4 bits.
+--- load_in_4bit: as the adapter was trained. The weights are then those that it has learned with, rounded to 4 bits, if
+--- `dtype` is the dtype of the model in training, too: other weights round to other numbers. dtype: default the
+--- folder's.
 ---
 --- Collective.
 ---@param adapter string a folder of lora.save or of PEFT
 ---@param dir string
----@param opts {like: string, ignore: string?, load_in_4bit: (boolean|models.FourBitOptions)?} the model's folder, and
---- options of models.load
+---@param opts {like: string, ignore: string?, load_in_4bit: (boolean|models.FourBitOptions)?, dtype: torch.dtype?} the
+--- model's folder, and options of models.load
 function M.save_merged(adapter, dir, opts)
   local o = options.read("lora.save_merged", opts, { like = options.required, ignore = "",
-    load_in_4bit = options.optional })
+    load_in_4bit = options.optional, dtype = options.optional })
   local models = require "lockstep.models" -- which needs this module
-  local merged = models.load(o.like, { ignore = o.ignore, load_in_4bit = o.load_in_4bit })
+  local merged = models.load(o.like, { ignore = o.ignore, load_in_4bit = o.load_in_4bit, dtype = o.dtype })
   M.load(merged, adapter)
   M.merge(merged)
   models.save(merged, dir, { like = o.like })
