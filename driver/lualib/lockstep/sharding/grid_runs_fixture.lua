@@ -174,7 +174,7 @@ local PICTURES, EXPERTS = { "qwen3_vl", "qwen3_vl_moe" }, { "qwen3_moe", "qwen3_
 local ALL = { "qwen3", "qwen3_tied", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe" }
 
 for _, pp in ipairs { 2, 3 } do
-  for _ = 1, 2 do
+  for _ = 1, pp == 2 and 2 or 1 do -- another turn of the options
     add_products(pp, { pp = pp }, PICTURES)
     add_products(2 * pp, { pp = pp, cp = 2 }, ALL)
     add_products(2 * pp, { pp = pp, ep = 2 }, EXPERTS)
