@@ -1,24 +1,24 @@
-"""`consumer_test`: a program in a workspace of its own, which takes one library of this one."""
+"""`consumer_test`: programs in a workspace of their own, which take one library of this one each."""
 
-def consumer_test(name, folder, modules = False):
-    """Builds and runs the program of a folder: see consumer_test.sh.
+def consumer_test(name, folders, size, modules = False):
+    """Builds and runs the programs of some folders: see consumer_test.sh.
 
     Args:
       name: the target's name.
-      folder: the library, or "<library>_torch" for its targets on libtorch.
+      folders: libraries; or "<library>_torch", for their targets on libtorch, all of them.
+      size: as for every test.
       modules: True names this workspace in a MODULE.bazel, and not in a WORKSPACE.
     """
-    library = folder.replace("_torch", "")
-    target = "torch" if folder.endswith("_torch") else library
     native.sh_test(
         name = name,
-        # On libtorch every file of the library is compiled anew, once: minutes.
-        size = "enormous" if target == "torch" else "large",
+        size = size,
         srcs = ["consumer_test.sh"],
-        args = [folder] + (["modules"] if modules else []),
-        data = native.glob([folder + "/*"]) + [
+        args = ["modules" if modules else "workspace"] + folders,
+        data = native.glob([folder + "/*" for folder in folders]) + [
             "MODULE.consumer",
             "WORKSPACE.consumer",
-            "//%s:%s" % (library, target),
+        ] + [
+            "//%s:%s" % (folder.replace("_torch", ""), "torch" if folder.endswith("_torch") else folder)
+            for folder in folders
         ],
     )

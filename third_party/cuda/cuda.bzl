@@ -22,7 +22,9 @@ def _cuda_objects_impl(ctx):
         args.add_all(["-gencode=arch=compute_%s,code=sm_%s" % (a, a) for a in ARCHITECTURES])
         args.add("-gencode=arch=compute_%s,code=compute_%s" % (ARCHITECTURES[-1], ARCHITECTURES[-1]))
         args.add_all(compilation.defines, before_each = "-D")
-        args.add_all(compilation.quote_includes, before_each = "-I")
+
+        # nvcc has no -iquote of its own. As -I, the file "version" of @libtorch would be the header <version>.
+        args.add_all(compilation.quote_includes, format_each = "-Xcompiler=-iquote,%s")
         args.add_all(compilation.includes, before_each = "-I")
         args.add_all(compilation.system_includes, before_each = "-isystem")
         ctx.actions.run(

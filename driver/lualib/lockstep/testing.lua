@@ -124,7 +124,7 @@ function M.listening(fn, ...)
   return result, table.concat(heard)
 end
 
---- Fails if 200 more calls of step() hold more bytes of tensors than the first 40, or if Lua's heap grows. All ranks
+--- Fails if 80 more calls of step() hold more bytes of tensors than the first 40, or if Lua's heap grows. All ranks
 --- make as many calls.
 ---@param step fun()
 function M.memory_is_flat(step)
@@ -138,14 +138,14 @@ function M.memory_is_flat(step)
   local before = held_after(20)
   local heaps, growth, last = { before.lua }, math.huge, before
   for _ = 1, 4 do
-    local now = held_after(50)
+    local now = held_after(20)
     -- What tests before this one left may be freed meanwhile. A leak grows in the other parts.
     M.truthy(now.tensors <= last.tensors, ("tensors grew from %d to %d bytes"):format(last.tensors, now.tensors))
     growth, last = math.min(growth, now.lua - last.lua), now
     heaps[#heaps + 1] = now.lua
   end
   -- A compiled trace or a larger table of strings comes at times. A leak grows in each part.
-  M.truthy(growth < 5000, "Lua's heap grew: " .. table.concat(heaps, ", "))
+  M.truthy(growth < 2000, "Lua's heap grew: " .. table.concat(heaps, ", "))
 end
 
 local function escape(text)
