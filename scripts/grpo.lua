@@ -96,7 +96,8 @@ local function generate(prompts, limits, turn)
     max_batch_size = config.max_batch_size, temperature = config.temperature, seed = seed + (turn - 1) % 8 * 1e15 })
 end
 local turns = { generate = generate, max_new_tokens = config.max_new_tokens, stop = task.stop, tools = task.tools,
-  max_turns = config.max_turns, chat = task.tools and text.chat(dir), tokenizer = task.tools and text.tokenizer(dir) }
+  parse = task.parse, max_turns = config.max_turns, chat = task.tools and text.chat(dir),
+  tokenizer = task.tools and text.tokenizer(dir) }
 
 -- Samples answers to this rank's part of the problems, which may be none.
 local function sample_groups()
