@@ -5,10 +5,11 @@
 --     ./run scripts/grpo.lua --set model=qwen --set task=my_task --set lora.r=16 --set loss.beta=0.02
 --
 -- A task is a module beside this script; see reverse_words.lua, and questions.lua for questions of a file. It may have
--- several reward functions, and tools that the model calls: see docs/scripts.md. Answers are sampled here, or by another
--- engine with --set export=DIR --set rollouts=FILE. A step then writes its weights to DIR/step-000012, and reads lines
--- appended to FILE: {"version": 12, "problem": 7, "answers": [{"ids": [...], "log_probs": [...]}, ...]}. An answer may
--- have a "reward", else the task computes it.
+-- several reward functions, and tools that the model calls: see docs/scripts.md. Answers are sampled here, or by a server
+-- of vLLM or SGLang with --set server=http://NODE:8000, or by any engine with --set export=DIR --set rollouts=FILE. A
+-- step then writes its weights to DIR/step-000012, and reads lines appended to FILE:
+-- {"version": 12, "problem": 7, "answers": [{"ids": [...], "log_probs": [...]}, ...]}. An answer may have a "reward",
+-- else the task computes it.
 
 local batching = require "lockstep.batching"
 local data = require "lockstep.data"
@@ -46,11 +47,13 @@ local config = run.config({
   neftune = 0.0, -- above 0: the size of noise on embeddings in training (NEFTune)
   max_norm = 1.0, parallel = "data_parallel", -- or "fully_shard"
   precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
+  server = "", -- samples the answers; each step writes its weights into the run's folder for it
   save_every = 25, export = "", rollouts = "", max_lag = 1, -- of the weights that sampled an answer, in steps
 }, { at_least = { seed = 0, warm_steps = 0, steps = 1, problems_per_step = 1, group_size = 1, max_new_tokens = 1,
   max_turns = 1, max_batch_size = 1, updates = 1, seq_len = 1, warmup_steps = 0, ["lora.r"] = 0, save_every = 1, max_lag = 0 } })
 if config.loss.beta > 0 and config.lora.r == 0 then error("loss.beta needs an adapter: --set lora.r=16", 0) end
 if (config.export == "") ~= (config.rollouts == "") then error("give --set export and --set rollouts together", 0) end
+if config.server ~= "" and config.rollouts ~= "" then error("either server or rollouts samples the answers", 0) end
 torch.manual_seed(config.seed)
 
 local tasks, dir = require(config.task), config.model
@@ -71,12 +74,21 @@ local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
 local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = task.size or 0,
   samples_per_step = config.problems_per_step }
 local schedule = optim.schedule.named(config.schedule, { warmup_steps = config.warmup_steps, total_steps = steps })
+local server = config.server ~= "" and models.server(config.server) or nil
 local tail = config.rollouts ~= "" and data.tail(config.rollouts) or nil
 local done = { problems = 0, steps = 0, stale = 0 }
 run:state({ model = model, optimizer = optimizer, done = done, tail = tail }, { every = config.save_every, keep = 2 })
 run:resume()
 local function save(folder)
   if config.lora.r > 0 then lora.save(model, folder) else models.save(model, folder, { like = dir }) end
+end
+
+-- Writes the weights of now for another engine, and removes those that are older than `lag` steps.
+local function publish(root, lag)
+  local folder = ("%s/step-%06d"):format(root, done.steps)
+  save(folder)
+  if dist.rank() == 0 then saving.remove(("%s/step-%06d"):format(root, done.steps - lag - 1)) end
+  return folder
 end
 
 -- Gives the answers to a problem their rewards.
@@ -91,9 +103,13 @@ end
 
 -- Samples the next turn of answers. Prompts that are the same are computed once.
 local function generate(prompts, limits, turn)
-  local seed = config.seed % 1e6 * 1e9 + done.steps * 1e3 + dist.rank() -- below 1e15
+  local seed = config.seed % 1e6 * 1e9 + done.steps * 1e3 + dist.rank() + (turn - 1) % 8 * 1e15
+  if server then
+    return server:generate(prompts, { max_new_tokens = limits, stop = task.stop, temperature = config.temperature,
+      seed = seed })
+  end
   return models.generate(net, prompts, { max_new_tokens = limits, stop = task.stop, suppress = task.placeholders,
-    max_batch_size = config.max_batch_size, temperature = config.temperature, seed = seed + (turn - 1) % 8 * 1e15 })
+    max_batch_size = config.max_batch_size, temperature = config.temperature, seed = seed })
 end
 local turns = { generate = generate, max_new_tokens = config.max_new_tokens, stop = task.stop, tools = task.tools,
   parse = task.parse, max_turns = config.max_turns, chat = task.tools and text.chat(dir),
@@ -107,8 +123,10 @@ local function sample_groups()
     groups[#groups + 1] = { problem = i, answers = {} }
     for _ = 1, config.group_size do problems[#problems + 1] = problem end
   end
+  if server then server:load(publish(run.dir .. "/weights", 0), config.lora.r > 0) end
   net:eval()
-  local answers = model:full(models.generate_turns, problems, turns)
+  local answers = server and models.generate_turns(problems, turns)
+    or model:full(models.generate_turns, problems, turns)
   net:train()
   for i, answer in ipairs(answers) do
     table.insert(groups[math.ceil(i / config.group_size)].answers, answer)
@@ -121,8 +139,7 @@ end
 -- Hands the weights to the other engine, and on rank 0 waits for the groups that it samples.
 local function receive_groups()
   local groups, oldest = {}, done.steps - config.max_lag
-  save(("%s/step-%06d"):format(config.export, done.steps))
-  if dist.rank() == 0 then saving.remove(("%s/step-%06d"):format(config.export, oldest - 1)) end
+  publish(config.export, config.max_lag)
   while dist.rank() == 0 and #groups < config.problems_per_step do
     local group = run.alone(function() return tail() end)
     if type(group) ~= "table" or not (group.version and group.problem and group.answers) then
@@ -145,7 +162,7 @@ local function rollouts()
   end
   done.steps = done.steps + 1
   return losses.rollouts(groups, { prompt = function(group) return task.problem(group.problem).prompt end,
-    scale = config.advantage_scale, log_probs = tail ~= nil, seq_len = config.seq_len,
+    scale = config.advantage_scale, log_probs = (tail or server) ~= nil, seq_len = config.seq_len,
     max_new_tokens = config.max_new_tokens, stop = task.stop })
 end
 
@@ -159,7 +176,7 @@ end
 
 for step, samples, reward, counts, stats in run:steps(rollouts, steps) do
   local batches, report = batching.prepare { samples = samples, seq_len = config.seq_len, rank = dist.rank(),
-    streams = { advantages = 0, old_log_probs = tail and 0 or nil } }
+    streams = { advantages = 0, old_log_probs = (tail or server) and 0 or nil } }
   local scoring = { temperature = config.temperature }
   local divisor = losses.grpo_divisor(config.loss.variant, { tokens = report.loss_tokens,
     sequences = #samples - report.samples_without_loss }) -- an answer may be empty
