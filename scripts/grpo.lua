@@ -5,11 +5,11 @@
 --     ./run scripts/grpo.lua --set model=qwen --set task=my_task --set lora.r=16 --set loss.beta=0.02
 --
 -- A task is a module beside this script; see reverse_words.lua, and questions.lua for questions of a file. It may have
--- several reward functions, and tools that the model calls: see docs/scripts.md. Answers are sampled here, or by a server
--- of vLLM or SGLang with --set server=http://NODE:8000, or by any engine with --set export=DIR --set rollouts=FILE. A
--- step then writes its weights to DIR/step-000012, and reads lines appended to FILE:
--- {"version": 12, "problem": 7, "answers": [{"ids": [...], "log_probs": [...]}, ...]}. An answer may have a "reward",
--- else the task computes it.
+-- several reward functions, and tools that the model calls: see docs/scripts.md. Answers are sampled here, or by a
+-- server of vLLM or SGLang with --set server=http://NODE:8000, or by any engine with --set export=DIR --set
+-- rollouts=FILE. A step then writes its weights to DIR/step-000012, and reads lines appended to FILE:
+-- {"version": 12, "problem": 7, "answers": [{"ids": [...], "log_probs": [...]}, ...]}. The task computes the reward of
+-- an answer that has none.
 
 local batching = require "lockstep.batching"
 local data = require "lockstep.data"
@@ -50,7 +50,8 @@ local config = run.config({
   server = "", -- samples the answers; each step writes its weights into the run's folder for it
   save_every = 25, export = "", rollouts = "", max_lag = 1, -- of the weights that sampled an answer, in steps
 }, { at_least = { seed = 0, warm_steps = 0, steps = 1, problems_per_step = 1, group_size = 1, max_new_tokens = 1,
-  max_turns = 1, max_batch_size = 1, updates = 1, seq_len = 1, warmup_steps = 0, ["lora.r"] = 0, save_every = 1, max_lag = 0 } })
+  max_turns = 1, max_batch_size = 1, updates = 1, seq_len = 1, warmup_steps = 0, ["lora.r"] = 0, save_every = 1,
+  max_lag = 0 } })
 if config.loss.beta > 0 and config.lora.r == 0 then error("loss.beta needs an adapter: --set lora.r=16", 0) end
 if (config.export == "") ~= (config.rollouts == "") then error("give --set export and --set rollouts together", 0) end
 if config.server ~= "" and config.rollouts ~= "" then error("either server or rollouts samples the answers", 0) end
@@ -174,7 +175,7 @@ local function reference_of(batch, scoring)
   return log_probs
 end
 
-for step, samples, reward, counts, stats in run:steps(rollouts, steps) do
+for step, samples, reward, counts, moments in run:steps(rollouts, steps) do
   local batches, report = batching.prepare { samples = samples, seq_len = config.seq_len, rank = dist.rank(),
     streams = { advantages = 0, old_log_probs = (tail or server) and 0 or nil } }
   local scoring = { temperature = config.temperature }
@@ -194,7 +195,7 @@ for step, samples, reward, counts, stats in run:steps(rollouts, steps) do
   counts.stale = tail and done.stale or nil
   local lr_now = optimizer.groups[1].lr * schedule(step)
   local line = { reward = reward, tokens = report.tokens, lr = lr_now, counts = counts }
-  for name, value in pairs(stats) do line[name] = value end
+  for name, value in pairs(moments) do line[name] = value end
   for _ = 1, config.updates do
     line.loss, line.clipped, line.kl = sharding.accumulate(model, batches[dist.rank() + 1], divisor, loss_of)
     line.grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })

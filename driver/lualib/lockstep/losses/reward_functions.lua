@@ -54,15 +54,17 @@ local function read_functions(list, given)
   local weights = read_weights(given, names)
   for i, one in ipairs(functions) do
     one.weight = weights and weights[i] or one.weight
-    if not is_finite(one.weight) then fail('"%s": the weight must be a number, got %s', one.name, tostring(one.weight)) end
+    if not is_finite(one.weight) then
+      fail('"%s": the weight must be a number, got %s', one.name, tostring(one.weight))
+    end
   end
   return functions
 end
 
---- Returns a function that scores an answer by several functions. It sets `reward`, the weighted sum, and `rewards`, the
---- value of each function by its name. A function that returns nil leaves the answer out of its sum and of its mean, as
---- in TRL. An answer that all leave out has the reward 0; losses.rollouts counts it. Of a single function, given
---- without a name, there is `reward` alone.
+--- Returns a function that scores an answer by several functions. It sets `reward`, the weighted sum, and `rewards`,
+--- the value of each function by its name. If a function returns nil for an answer, the answer's sum and the function's
+--- mean leave it out, as in TRL. An answer for which all return nil has the reward 0; losses.rollouts counts it. A
+--- single function, given without a name, sets `reward` alone.
 ---
 ---     local score = losses.reward_functions({ { name = "correct", fn = is_correct },
 ---       { name = "short", fn = is_short, weight = 0.2 } }, { weights = config.reward_weights })
@@ -81,8 +83,8 @@ local function reward_functions(list, opts)
     for _, one in ipairs(functions) do
       local value = one.fn(problem, answer.ids, answer)
       if value ~= nil and not is_finite(value) then
-        local got = type(value) == "number" and tostring(value) or torch.is_tensor(value) and "a tensor; end it with :item()"
-          or "a " .. type(value)
+        local got = type(value) == "number" and tostring(value)
+          or torch.is_tensor(value) and "a tensor; end it with :item()" or "a " .. type(value)
         fail('"%s" must return a finite number or nil; of %s it returned %s', one.name, place, got)
       end
       values[one.name], sum = value, sum + one.weight * (value or 0)

@@ -77,9 +77,9 @@ end
 --- {input_ids = tensor, pixel_values = tensor, image_grid_thw = tensor}. Ids with a loss_mask of 0 are not learnt.
 ---
 --- The counts: `skipped_answers` are longer than seq_len with their prompt, and no sample. `cut_answers` have
---- max_new_tokens and do not end with an id of `stop`, or were ended by a limit of models.generate_turns. `equal_groups`
---- have one reward for all answers, so no advantage. `unrewarded_answers` were scored by no function of losses.reward_functions.
---- `tool_calls` and `tool_failures` are those of models.generate_turns.
+--- max_new_tokens and do not end with an id of `stop`, or were ended by a limit of models.generate_turns.
+--- `equal_groups` have one reward for all answers, so no advantage. `unrewarded_answers` were scored by no function of
+--- losses.reward_functions. `tool_calls` and `tool_failures` are those of models.generate_turns.
 ---
 --- The statistics have TRL's names: `reward_std`, the mean of the groups' deviations, and `rewards/NAME/mean` and
 --- `rewards/NAME/std` of each function of losses.reward_functions, over the answers that it scored.

@@ -76,19 +76,19 @@ end
 ---@field stop integer[]? ids that end a turn, also one that has as many ids as it may have
 ---@field parse (fun(written: string): text.ToolCall[], string)? default text.tool_calls
 
---- Returns an answer to each problem, in order: `ids`, and their `log_probs` where generate knows them. Where a turn of the model calls tools, their functions run, their
---- results are appended as the chat template writes them, and the model goes on. The ids that the model wrote stay as
---- they are; `loss_mask` is 0 for those that it did not write.
+--- Returns an answer to each problem, in order: `ids`, and their `log_probs` where generate knows them. If a turn of
+--- the model calls tools, their functions run, their results are appended as the chat template writes them, and the
+--- model goes on. The ids that the model wrote stay as they are; `loss_mask` is 0 for those that it did not write.
 ---
 ---     local answers = models.generate_turns(problems, { chat = chat, tokenizer = tokenizer, tools = task.tools,
 ---       stop = stop, max_new_tokens = 512, generate = function(prompts, limits)
 ---         return models.generate(net, prompts, { max_new_tokens = limits, temperature = 1 })
 ---       end })
 ---
---- A problem has `prompt`, `messages`, and `options` of chat:encode where its prompt has others than the tools. A
---- function's error, an unknown tool and a call that cannot be read are results, {"error": ...}, and count as
---- `tool_failures`. `is_cut` marks answers that a limit ended: a call in the last turn, or a result that does not fit in
---- max_new_tokens. `messages` are those of the answer.
+--- A problem has `prompt`, and for tools `messages`, and `options` of chat:encode if its prompt has others than the
+--- tools. A function's error, an unknown tool and a call that cannot be read are results, {"error": ...}, and count as
+--- `tool_failures`. `is_cut` marks answers that a limit ended: a call in the last turn, or a result that does not fit
+--- in max_new_tokens. `messages` are those of the answer.
 ---@param problems {prompt: models.Batch, messages: table[]?, options: table?}[]
 ---@param opts models.TurnOptions
 ---@return losses.Answer[]

@@ -75,30 +75,31 @@ function Server:send(requests)
   return results
 end
 
--- What differs from server to server: the request for an answer, its ids and log-probabilities, and new weights.
-local KINDS = { vllm = {}, sglang = {} }
+-- The parts that differ from server to server: a request, the ids and log-probabilities of its answer, new weights.
+local vllm, sglang = {}, {}
+local KINDS = { vllm = vllm, sglang = sglang }
 
-function KINDS.vllm.request(self, prompt, o)
+vllm.request = function(self, prompt, o)
   return { "/v1/completions", { model = self.model, prompt = prompt, max_tokens = o.max_new_tokens,
     temperature = o.temperature, seed = o.seed, stop_token_ids = o.stop, logprobs = 0, return_token_ids = true } }
 end
 
-function KINDS.vllm.read(response)
+vllm.read = function(response)
   local choice = response.choices and response.choices[1] or {}
   return choice.token_ids, choice.logprobs and choice.logprobs.token_logprobs
 end
 
-function KINDS.vllm.load(self, folder)
+vllm.load = function(self, folder)
   self:send { { "/collective_rpc", { method = "reload_weights", kwargs = { weights_path = folder } } } }
   self:send { { "/reset_prefix_cache", {} } }
 end
 
-function KINDS.sglang.request(self, prompt, o)
+sglang.request = function(self, prompt, o)
   return { "/generate", { input_ids = prompt, return_logprob = true, lora_path = self.adapter,
     sampling_params = { max_new_tokens = o.max_new_tokens, temperature = o.temperature, stop_token_ids = o.stop } } }
 end
 
-function KINDS.sglang.read(response)
+sglang.read = function(response)
   local ids, log_probs = {}, {}
   for i, token in ipairs(response.meta_info and response.meta_info.output_token_logprobs or {}) do
     log_probs[i], ids[i] = token[1], token[2]
@@ -106,15 +107,15 @@ function KINDS.sglang.read(response)
   return ids, log_probs
 end
 
-function KINDS.sglang.load(self, folder)
+sglang.load = function(self, folder)
   local answer = self:send { { "/update_weights_from_disk", { model_path = folder } } }[1]
   if type(answer) == "table" and answer.success == false then
     fail("%s did not load %s: %s", self.url, folder, tostring(answer.message))
   end
 end
 
---- Returns a new id for each prompt's next tokens, as models.generate, and their log-probabilities. One request for each
---- prompt; the server batches them.
+--- Returns the new ids of each prompt, as models.generate does, and their log-probabilities. Each prompt is a request
+--- of its own; the server batches them.
 ---
 ---     local ids, log_probs = server:generate(prompts, { max_new_tokens = limits, temperature = 1, seed = 7 })
 ---@param prompts models.Batch[] of text
@@ -142,8 +143,8 @@ function Server:generate(prompts, opts)
   return all_ids, all_log_probs
 end
 
---- Has the server load the weights of a folder: those of models.save, or with is_adapter an adapter of lora.save, which
---- takes the place of the one before. The server must see the folder under this path. Collective: rank 0 asks for it.
+--- Makes the server load the weights of a folder: those of models.save, or with is_adapter an adapter of lora.save,
+--- which takes the place of the one before. The server must see the folder under this path. Collective: rank 0 asks.
 ---
 ---     server:load(run.dir .. "/weights/step-000012", true)
 ---@param folder string

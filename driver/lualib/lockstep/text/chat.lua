@@ -273,7 +273,9 @@ end
 ---@param results string[] of each call
 ---@param opts table? those with which the prompt was encoded
 ---@return integer[]
-function Chat:tool_results(messages, calls, results, opts) return tools.results(self, messages, calls, results, opts) end
+function Chat:tool_results(messages, calls, results, opts)
+  return tools.results(self, messages, calls, results, opts)
+end
 
 --- Returns the id that ends a text.
 ---@private

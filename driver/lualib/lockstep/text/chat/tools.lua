@@ -69,9 +69,9 @@ local function calls_of_json(text)
   return calls[1] and calls or nil
 end
 
---- Returns the calls of tools that a model wrote, in order, and the text without them. They are those of Qwen and
---- Hermes, <tool_call>{"name": ..., "arguments": ...}</tool_call>, or the text is JSON as a whole, as Llama 3.1 and
---- Mistral write it: {"name": ..., "parameters": ...}, or a list of such objects. A call within <tool_call> that cannot
+--- Returns the calls of tools that a model wrote, in order, and the text without them. Qwen and Hermes write
+--- <tool_call>{"name": ..., "arguments": ...}</tool_call>. Llama 3.1 and Mistral write a text that is JSON as a whole:
+--- {"name": ..., "parameters": ...}, or a list of such objects. A call within <tool_call> that cannot
 --- be read has `error` in place of a name.
 ---
 ---     local calls, content = text.tool_calls(tokenizer:decode(ids, { skip_special = true }))
