@@ -70,6 +70,9 @@ function Server:send(requests)
     end
     local ok, value = pcall(core.json_decode, text, self.url .. request[1])
     results[i] = ok and value or text
+    if ok and type(value) == "table" and value.success == false then -- of SGLang
+      fail("%s%s did not succeed: %s", self.url, request[1], text:sub(1, 500))
+    end
   end
   for _, path in ipairs(written) do os.remove(path) end
   return results
@@ -107,12 +110,7 @@ sglang.read = function(response)
   return ids, log_probs
 end
 
-sglang.load = function(self, folder)
-  local answer = self:send { { "/update_weights_from_disk", { model_path = folder } } }[1]
-  if type(answer) == "table" and answer.success == false then
-    fail("%s did not load %s: %s", self.url, folder, tostring(answer.message))
-  end
-end
+sglang.load = function(self, folder) self:send { { "/update_weights_from_disk", { model_path = folder } } } end
 
 --- Returns the new ids of each prompt, as models.generate does, and their log-probabilities. Each prompt is a request
 --- of its own; the server batches them.

@@ -79,7 +79,8 @@ t.test("WeightsAndAdaptersAreLoadedFromAFolder", function()
       t.equal(requests[6].body.model_path or requests[6].body.kwargs.weights_path, "/w/step-000003")
       t.equal({ #second, requests[7] and requests[7].path }, { 5, kind == "vllm" and "/reset_prefix_cache" or nil })
       t.raises(kind == "vllm" and "/collective_rpc answered with status 404: {\"error\": \"none\"}"
-        or "did not load /w/broken: no such folder", server.load, server, "/w/broken")
+        or "/update_weights_from_disk did not succeed: {\"success\": false, \"message\": \"no such folder\"}",
+        server.load, server, "/w/broken")
     end)
   end
 end)
