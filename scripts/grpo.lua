@@ -72,6 +72,7 @@ local model = sharding.parallel(net, config.parallel,
   { data_parallel = { find_unused = net.config.vision_config ~= nil } })
 local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-5 or 1e-6)
 local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
+if config.epochs > 0 and not task.size then error("--set epochs needs a task with a size", 0) end
 local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = task.size or 0,
   samples_per_step = config.problems_per_step }
 local schedule = optim.schedule.named(config.schedule, { warmup_steps = config.warmup_steps, total_steps = steps })

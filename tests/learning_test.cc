@@ -179,7 +179,7 @@ TEST(Grpo, AnswersThatAreCutOrSkippedAreCounted) {
   EXPECT_THAT(Values(folder, "lr"), ElementsAre(2e-3 / 5, 2 * 2e-3 / 5));
 }
 
-// Half of the words at most have the second reward. An answer without a mark is a call of a tool.
+// The second reward leaves short words out. An answer without a mark is a call of a tool.
 TEST(Grpo, SeveralRewardsAndToolsAreInTheStepLine) {
   const Folder folder;
   folder.Write("words.lua", R"(

@@ -107,6 +107,32 @@ t.test("IdsOfResultsAreThoseOfTheWholeConversation", function()
   t.raises("1 results for 2 calls", chat.tool_results, chat, messages, calls, { "4" })
 end)
 
+-- The texts are those of transformers with the templates of Qwen3, Qwen3-VL and Llama 3.1.
+t.test("ResultsAreWrittenAsTransformersWritesThem", function()
+  local seen = {}
+  for _, case in ipairs(data.json(HERE .. "renderers_cases.json")) do
+    local messages = case.messages
+    local turn, result = messages[#messages - 1], messages[#messages]
+    if result.role == "tool" and turn.role == "assistant" and turn.tool_calls and case.renderer ~= "llama3" then
+      local opts = { renderer = case.renderer }
+      for key, value in pairs(case.options) do opts[key] = value end
+      local called = turn.tool_calls[1]["function"]
+
+      local ids = chat:tool_results({ unpack(messages, 1, #messages - 2) },
+        { { name = called.name, arguments = called.arguments } }, { result.content }, opts)
+
+      local parts, closing = {}, case.renderer == "llama3_1" and "<|eot_id|>" or "<|im_end|>"
+      for i, id in ipairs(ids) do parts[i] = tokenizer.texts[id] end
+      local written = table.concat(parts)
+      t.equal(written, case.prompt:sub(-#written))
+      t.equal(case.prompt:sub(-#written - #closing, -#written - 1), closing)
+      t.truthy(written:find(result.content, 1, true) and not written:find(called.name, 1, true), written)
+      seen[case.renderer] = true
+    end
+  end
+  t.equal(seen, { qwen3 = true, qwen3_vl = true, llama3_1 = true })
+end)
+
 -- Turns ---------------------------------------------------------------------------------------------------
 
 -- A model that writes what the script says, and the tools that it calls.
