@@ -107,8 +107,8 @@ end
 local function generate(prompts, limits, turn)
   local seed = config.seed % 1e6 * 1e9 + done.steps * 1e3 + dist.rank() + (turn - 1) % 8 * 1e15
   if server then
-    return server:generate(prompts, { max_new_tokens = limits, stop = task.stop, temperature = config.temperature,
-      seed = seed })
+    return server:generate(prompts, { max_new_tokens = limits, stop = task.stop, suppress = task.placeholders,
+      temperature = config.temperature, seed = seed })
   end
   return models.generate(net, prompts, { max_new_tokens = limits, stop = task.stop, suppress = task.placeholders,
     max_batch_size = config.max_batch_size, temperature = config.temperature, seed = seed })

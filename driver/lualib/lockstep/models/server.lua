@@ -82,9 +82,16 @@ end
 local vllm, sglang = {}, {}
 local KINDS = { vllm = vllm, sglang = sglang }
 
+-- Servers else take top_p and others from the model's generation_config.json, and the old log-probabilities of a loss
+-- are those of all tokens.
+local function whole_distribution(more)
+  return plain.copy({ top_p = 1, top_k = -1, min_p = 0, repetition_penalty = 1 }, more)
+end
+
 vllm.request = function(self, prompt, o)
-  return { "/v1/completions", { model = self.model, prompt = prompt, max_tokens = o.max_new_tokens,
-    temperature = o.temperature, seed = o.seed, stop_token_ids = o.stop, logprobs = 0, return_token_ids = true } }
+  return { "/v1/completions", whole_distribution { model = self.model, prompt = prompt, max_tokens = o.max_new_tokens,
+    temperature = o.temperature, seed = o.seed, stop_token_ids = o.stop, logit_bias = o.bias, logprobs = 0,
+    return_token_ids = true } }
 end
 
 vllm.read = function(response)
@@ -99,7 +106,8 @@ end
 
 sglang.request = function(self, prompt, o)
   return { "/generate", { input_ids = prompt, return_logprob = true, lora_path = self.adapter,
-    sampling_params = { max_new_tokens = o.max_new_tokens, temperature = o.temperature, stop_token_ids = o.stop } } }
+    sampling_params = whole_distribution { max_new_tokens = o.max_new_tokens, temperature = o.temperature,
+      stop_token_ids = o.stop, logit_bias = o.bias } } }
 end
 
 sglang.read = function(response)
@@ -117,17 +125,19 @@ sglang.load = function(self, folder) self:send { { "/update_weights_from_disk", 
 ---
 ---     local ids, log_probs = server:generate(prompts, { max_new_tokens = limits, temperature = 1, seed = 7 })
 ---@param prompts models.Batch[] of text
----@param opts {max_new_tokens: integer[], temperature: number?, seed: integer?, stop: integer[]?}
+---@param opts {max_new_tokens: integer[], temperature: number?, seed: integer?, stop: integer[]?, suppress: integer[]?}
 ---@return integer[][] ids with the id that ended an answer
 ---@return number[][] log_probs
 function Server:generate(prompts, opts)
   local o = options.read("server:generate", opts, { max_new_tokens = options.required, temperature = 1,
-    seed = options.optional, stop = options.optional })
-  local requests, all_ids, all_log_probs = {}, {}, {}
+    seed = options.optional, stop = options.optional, suppress = {} })
+  local requests, all_ids, all_log_probs, bias = {}, {}, {}, nil
+  for _, id in ipairs(o.suppress) do bias = plain.copy(bias or {}, { [tostring(id)] = -100 }) end
   for i, prompt in ipairs(prompts) do
     if prompt.pixel_values then fail("prompt %d has pictures, which servers are not given here", i) end
     requests[i] = KINDS[self.kind].request(self, prompt.input_ids:totable(), { max_new_tokens = o.max_new_tokens[i],
-      temperature = o.temperature, seed = o.seed and (o.seed * 31 + i) % 2 ^ 31, stop = o.stop })
+      temperature = o.temperature, seed = o.seed and (o.seed % 2 ^ 31 * 65537 + i) % 2 ^ 31, stop = o.stop,
+      bias = bias })
   end
   if #requests == 0 then return {}, {} end
   for i, response in ipairs(self:send(requests)) do

@@ -34,7 +34,7 @@ for _, kind in ipairs { "vllm", "sglang" } do
       t.equal({ server.kind, server.model }, { kind, "base" })
 
       local ids, log_probs = server:generate(PROMPTS, { max_new_tokens = { 3, 1 }, temperature = 0.7, seed = 5,
-        stop = { 9 } })
+        stop = { 9 }, suppress = { 3, 8 } })
 
       t.equal(ids, { { 3, 4, 5 }, { 7 } })
       t.equal(log_probs, { { -0.5, -1.5, -2.5 }, { -0.5 } })
@@ -44,12 +44,17 @@ for _, kind in ipairs { "vllm", "sglang" } do
         bodies[#(body.prompt or body.input_ids) == 2 and 1 or 2] = body
       end
       if kind == "vllm" then
-        t.equal(bodies[1], { model = "base", prompt = { 1, 2 }, max_tokens = 3, temperature = 0.7, seed = 156,
-          stop_token_ids = { 9 }, logprobs = 0, return_token_ids = true })
-        t.equal(bodies[2].seed, 157)
+        t.equal(bodies[1], { model = "base", prompt = { 1, 2 }, max_tokens = 3, temperature = 0.7, seed = 5 * 65537 + 1,
+          stop_token_ids = { 9 }, logprobs = 0, return_token_ids = true, top_p = 1, top_k = -1, min_p = 0,
+          repetition_penalty = 1, logit_bias = { ["3"] = -100, ["8"] = -100 } })
+        t.equal(bodies[2].seed, 5 * 65537 + 2)
+        server:generate(PROMPTS, { max_new_tokens = { 1, 1 }, seed = 8e15 + 1 }) -- more digits than a product has
+        local one, other = seen()[4].body.seed, seen()[5].body.seed
+        t.equal({ math.abs(one - other), one >= 0 and one < 2 ^ 31 and one % 1 == 0 }, { 1, true })
       else
         t.equal(bodies[1], { input_ids = { 1, 2 }, return_logprob = true,
-          sampling_params = { max_new_tokens = 3, temperature = 0.7, stop_token_ids = { 9 } } })
+          sampling_params = { max_new_tokens = 3, temperature = 0.7, stop_token_ids = { 9 }, top_p = 1, top_k = -1,
+            min_p = 0, repetition_penalty = 1, logit_bias = { ["3"] = -100, ["8"] = -100 } } })
       end
       t.equal({ server:generate({}, { max_new_tokens = {} }) }, { {}, {} })
       t.raises("prompt 1 has pictures", server.generate, server, { { pixel_values = 1 } }, { max_new_tokens = { 1 } })
