@@ -18,6 +18,7 @@ local log = require "lockstep.log"
 local lora = require "lockstep.lora"
 local losses = require "lockstep.losses"
 local models = require "lockstep.models"
+local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
 local run = require "lockstep.run"
 local sharding = require "lockstep.sharding"
@@ -38,6 +39,7 @@ local config = run.config({
   lr = 0.0, -- 0: 1e-5 for an adapter, 1e-6 for all weights, 2e-3 for the small model
   schedule = "linear", warmup_steps = 10, -- or "cosine", "constant", "stable_decay"
   lora = { r = 8, alpha = 16, dropout = 0.0, targets = "all-linear" }, -- r = 0: all weights
+  neftune = 0.0, -- above 0: the size of noise on embeddings in training (NEFTune)
   max_norm = 1.0, save_every = 40, parallel = "data_parallel", -- or "fully_shard"
   precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
 }, { at_least = { seed = 0, steps = 1, pairs_per_step = 1, seq_len = 1, warmup_steps = 0, save_every = 1,
@@ -59,6 +61,7 @@ if #samples == 0 then error(path .. " has no pair to learn from", 0) end
 
 local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore })
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
+if config.neftune ~= 0 then nn.neftune(net, net:decoder().embed_tokens, { alpha = config.neftune }) end
 local model = sharding.parallel(net, config.parallel)
 
 -- Deals pairs out to the ranks. Every rank gets equally many micro-batches.

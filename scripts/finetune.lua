@@ -44,6 +44,7 @@ local config = run.config({
   lr = 0.0, weight_decay = 0.0, -- lr = 0: 2e-4 for an adapter, 2e-5 for all weights
   schedule = "cosine", warmup_steps = 10, -- or "linear", "constant", "stable_decay"
   neftune = 0.0, -- above 0: the size of noise on embeddings in training, as 5 (NEFTune)
+  label_smoothing = 0.0, -- of the loss in training, from 0 to 1
   max_norm = 1.0, save_every = 100, eval_every = 100,
   keep_best = false, -- writes the weights of the evaluation with the least loss, not those of the last step
   eval_samples = 1000, -- held-out conversations whose loss is computed in an evaluation, at most
@@ -80,6 +81,7 @@ local process = net.visual and images.processor(base) or nil -- of models with p
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 if offload ~= "none" then net.checkpoint = { offload = offload ~= "device" and offload or nil } end
 if config.neftune ~= 0 then nn.neftune(net, net:decoder().embed_tokens, { alpha = config.neftune }) end
+if config.label_smoothing ~= 0 then net.label_smoothing = config.label_smoothing end
 if config.tiles > 0 then net.tiled_mlp = { tiles = config.tiles } end
 -- A step without pictures leaves the vision tower out, on every rank alike.
 local is_separate = config.vision_ranks > 0

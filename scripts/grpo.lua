@@ -4,10 +4,12 @@
 --     ./run scripts/grpo.lua --set images=true      # half of the words are pictures
 --     ./run scripts/grpo.lua --set model=qwen --set task=my_task --set lora.r=16 --set loss.beta=0.02
 --
--- A task is a module beside this script; see reverse_words.lua, and questions.lua for questions of a file. Answers are
--- sampled here, or by another engine with --set export=DIR --set rollouts=FILE. A step then writes its weights to
--- DIR/step-000012, and reads lines appended to FILE:
--- {"version": 12, "problem": 7, "answers": [{"ids": [...], "log_probs": [...], "reward": 0.5}, ...]}.
+-- A task is a module beside this script; see reverse_words.lua, and questions.lua for questions of a file. It may have
+-- several reward functions, and tools that the model calls: see docs/scripts.md. Answers are sampled here, or by a
+-- server of vLLM or SGLang with --set server=http://NODE:8000, or by any engine with --set export=DIR --set
+-- rollouts=FILE. A step then writes its weights to DIR/step-000012, and reads lines appended to FILE:
+-- {"version": 12, "problem": 7, "answers": [{"ids": [...], "log_probs": [...]}, ...]}. The task computes the reward of
+-- an answer that has none.
 
 local batching = require "lockstep.batching"
 local data = require "lockstep.data"
@@ -16,19 +18,25 @@ local log = require "lockstep.log"
 local lora = require "lockstep.lora"
 local losses = require "lockstep.losses"
 local models = require "lockstep.models"
+local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
 local run = require "lockstep.run"
 local saving = require "lockstep.models.saving"
 local sharding = require "lockstep.sharding"
+local text = require "lockstep.text"
 local torch = require "lockstep.torch"
 
 local config = run.config({
   model = "", -- a folder or a name of the Hub; empty: a small model that has learnt the task a little, in `warm_steps`
   ignore = "", -- keys of config.json to pass over, split by commas
   task = "reverse_words", data = "", split = "", -- questions.lua reads `data`: a file, or a data set in the Hub's cache
-  images = false, warm_steps = 60, seed = 1, steps = 120,
+  images = false, warm_steps = 60, seed = 1,
+  steps = 120, epochs = 0.0, -- epochs above 0 are the length, not steps, for a task with a size
   problems_per_step = 32, group_size = 8, -- problems over all ranks, and answers to each
-  max_new_tokens = 10, max_batch_size = 256, -- answers sampled at a time; when one ends, the next one begins
+  max_new_tokens = 10, -- of an answer; with tools of all its turns, and of what tools answer
+  max_turns = 4, -- of the model in an answer, for a task with tools
+  max_batch_size = 256, -- answers sampled at a time; when one ends, the next one begins
+  reward_weights = "", -- of the task's reward functions, split by commas; empty: those that the task gives
   temperature = 1.0, updates = 1, -- of the weights by the answers of a step
   seq_len = 1024, -- tokens of a micro-batch, at most; a longer prompt with its answer is skipped
   advantage_scale = "group", -- or "none", for dr_grpo and prime_rl
@@ -36,13 +44,17 @@ local config = run.config({
   lora = { r = 0, alpha = 32, dropout = 0.0, targets = "all-linear" }, -- r = 0: all weights
   lr = 0.0, -- 0: 1e-5 for an adapter, 1e-6 for all weights, 2e-3 for the small model
   schedule = "constant", warmup_steps = 5, -- or "linear", "cosine", "stable_decay"
+  neftune = 0.0, -- above 0: the size of noise on embeddings in training (NEFTune)
   max_norm = 1.0, parallel = "data_parallel", -- or "fully_shard"
   precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
+  server = "", -- samples the answers; each step writes its weights into the run's folder for it
   save_every = 25, export = "", rollouts = "", max_lag = 1, -- of the weights that sampled an answer, in steps
 }, { at_least = { seed = 0, warm_steps = 0, steps = 1, problems_per_step = 1, group_size = 1, max_new_tokens = 1,
-  max_batch_size = 1, updates = 1, seq_len = 1, warmup_steps = 0, ["lora.r"] = 0, save_every = 1, max_lag = 0 } })
+  max_turns = 1, max_batch_size = 1, updates = 1, seq_len = 1, warmup_steps = 0, ["lora.r"] = 0, save_every = 1,
+  max_lag = 0 } })
 if config.loss.beta > 0 and config.lora.r == 0 then error("loss.beta needs an adapter: --set lora.r=16", 0) end
 if (config.export == "") ~= (config.rollouts == "") then error("give --set export and --set rollouts together", 0) end
+if config.server ~= "" and config.rollouts ~= "" then error("either server or rollouts samples the answers", 0) end
 torch.manual_seed(config.seed)
 
 local tasks, dir = require(config.task), config.model
@@ -51,15 +63,20 @@ if dir == "" then
   tasks.write_model(dir, { images = config.images, steps = config.warm_steps })
 end
 local task = tasks.new(dir, config.images, config)
+local score = losses.reward_functions(task.rewards or task.reward, { weights = config.reward_weights })
 local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore })
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
+if config.neftune ~= 0 then nn.neftune(net, net:decoder().embed_tokens, { alpha = config.neftune }) end
 -- A micro-batch of text leaves the vision tower out, on every rank alike: batching sees to that.
 local model = sharding.parallel(net, config.parallel,
   { data_parallel = { find_unused = net.config.vision_config ~= nil } })
 local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-5 or 1e-6)
 local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
-local schedule = optim.schedule.named(config.schedule,
-  { warmup_steps = config.warmup_steps, total_steps = config.steps })
+if config.epochs > 0 and not task.size then error("--set epochs needs a task with a size", 0) end
+local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = task.size or 0,
+  samples_per_step = config.problems_per_step }
+local schedule = optim.schedule.named(config.schedule, { warmup_steps = config.warmup_steps, total_steps = steps })
+local server = config.server ~= "" and models.server(config.server) or nil
 local tail = config.rollouts ~= "" and data.tail(config.rollouts) or nil
 local done = { problems = 0, steps = 0, stale = 0 }
 run:state({ model = model, optimizer = optimizer, done = done, tail = tail }, { every = config.save_every, keep = 2 })
@@ -68,24 +85,55 @@ local function save(folder)
   if config.lora.r > 0 then lora.save(model, folder) else models.save(model, folder, { like = dir }) end
 end
 
--- Samples answers to this rank's part of the problems.
+-- Writes the weights of now for another engine, and removes those that are older than `lag` steps.
+local function publish(root, lag)
+  local folder = ("%s/step-%06d"):format(root, done.steps)
+  save(folder)
+  if dist.rank() == 0 then saving.remove(("%s/step-%06d"):format(root, done.steps - lag - 1)) end
+  return folder
+end
+
+-- Gives the answers to a problem their rewards.
+local function score_group(group)
+  local problem = task.problem(group.problem)
+  for i, answer in ipairs(group.answers) do
+    if not answer.reward then score(answer, problem, ("answer %d to problem %d"):format(i, group.problem)) end
+    answer.messages = nil
+  end
+  return group
+end
+
+-- Samples the next turn of answers. Prompts that are the same are computed once.
+local function generate(prompts, limits, turn)
+  local seed = config.seed % 1e6 * 1e9 + done.steps * 1e3 + dist.rank() + (turn - 1) % 8 * 1e15
+  if server then
+    return server:generate(prompts, { max_new_tokens = limits, stop = task.stop, suppress = task.placeholders,
+      temperature = config.temperature, seed = seed })
+  end
+  return models.generate(net, prompts, { max_new_tokens = limits, stop = task.stop, suppress = task.placeholders,
+    max_batch_size = config.max_batch_size, temperature = config.temperature, seed = seed })
+end
+local turns = { generate = generate, max_new_tokens = config.max_new_tokens, stop = task.stop, tools = task.tools,
+  parse = task.parse, max_turns = config.max_turns, chat = task.tools and text.chat(dir),
+  tokenizer = task.tools and text.tokenizer(dir) }
+
+-- Samples answers to this rank's part of the problems, which may be none.
 local function sample_groups()
-  local groups, prompts = {}, {}
+  local groups, problems = {}, {}
   for i = done.problems + dist.rank() + 1, done.problems + config.problems_per_step, dist.world_size() do
+    local problem = task.problem(i)
     groups[#groups + 1] = { problem = i, answers = {} }
-    for _ = 1, config.group_size do prompts[#prompts + 1] = task.problem(i).prompt end -- computed once
+    for _ = 1, config.group_size do problems[#problems + 1] = problem end
   end
+  if server then server:load(publish(run.dir .. "/weights", 0), config.lora.r > 0) end
   net:eval()
-  local answers = model:full(function() -- a rank may have no problem
-    return #prompts > 0 and models.generate(net, prompts, { max_new_tokens = config.max_new_tokens, stop = task.stop,
-      max_batch_size = config.max_batch_size, suppress = task.placeholders, temperature = config.temperature,
-      seed = config.seed % 1e6 * 1e9 + done.steps * 1e3 + dist.rank() }) or {}
-  end)
+  local answers = server and models.generate_turns(problems, turns)
+    or model:full(models.generate_turns, problems, turns)
   net:train()
-  for i, ids in ipairs(answers) do
-    local group = groups[math.ceil(i / config.group_size)]
-    table.insert(group.answers, { ids = ids, reward = task.reward(task.problem(group.problem), ids) })
+  for i, answer in ipairs(answers) do
+    table.insert(groups[math.ceil(i / config.group_size)].answers, answer)
   end
+  for _, group in ipairs(groups) do score_group(group) end
   done.problems = done.problems + config.problems_per_step
   return groups
 end
@@ -93,14 +141,13 @@ end
 -- Hands the weights to the other engine, and on rank 0 waits for the groups that it samples.
 local function receive_groups()
   local groups, oldest = {}, done.steps - config.max_lag
-  save(("%s/step-%06d"):format(config.export, done.steps))
-  if dist.rank() == 0 then saving.remove(("%s/step-%06d"):format(config.export, oldest - 1)) end
+  publish(config.export, config.max_lag)
   while dist.rank() == 0 and #groups < config.problems_per_step do
     local group = run.alone(function() return tail() end)
     if type(group) ~= "table" or not (group.version and group.problem and group.answers) then
       error(("%s, line %d: a group has a version, a problem and answers"):format(config.rollouts, tail.lines), 0)
     end
-    if group.version >= oldest then table.insert(groups, group) else done.stale = done.stale + 1 end
+    if group.version >= oldest then table.insert(groups, score_group(group)) else done.stale = done.stale + 1 end
   end
   local place = dist.all_gather_object { tail:state_dict(), done.stale }[1] -- the same on all: any number can resume
   if dist.rank() > 0 then tail:load_state_dict(place[1]) end
@@ -108,7 +155,8 @@ local function receive_groups()
   return groups
 end
 
--- Returns the answers of a step, of all ranks, as samples; their mean reward; and counts of what teaches nothing.
+-- Returns the answers of a step, of all ranks, as samples; their mean reward; counts of what teaches nothing; and the
+-- mean and the deviation of each reward function.
 local function rollouts()
   local groups = {}
   for _, of_rank in ipairs(dist.all_gather_object((tail and receive_groups or sample_groups)())) do
@@ -116,19 +164,26 @@ local function rollouts()
   end
   done.steps = done.steps + 1
   return losses.rollouts(groups, { prompt = function(group) return task.problem(group.problem).prompt end,
-    scale = config.advantage_scale, log_probs = tail ~= nil, seq_len = config.seq_len,
+    scale = config.advantage_scale, log_probs = (tail or server) ~= nil, seq_len = config.seq_len,
     max_new_tokens = config.max_new_tokens, stop = task.stop })
 end
 
-for step, samples, reward, counts in run:steps(rollouts, config.steps) do
+-- Returns the log-probabilities under the model without its adapter, and without noise.
+local function reference_of(batch, scoring)
+  net:eval()
+  local log_probs = lora.disabled(model, model, batch, "log_probs", scoring)
+  net:train()
+  return log_probs
+end
+
+for step, samples, reward, counts, moments in run:steps(rollouts, steps) do
   local batches, report = batching.prepare { samples = samples, seq_len = config.seq_len, rank = dist.rank(),
-    streams = { advantages = 0, old_log_probs = tail and 0 or nil } }
+    streams = { advantages = 0, old_log_probs = (tail or server) and 0 or nil } }
   local scoring = { temperature = config.temperature }
   local divisor = losses.grpo_divisor(config.loss.variant, { tokens = report.loss_tokens,
     sequences = #samples - report.samples_without_loss }) -- an answer may be empty
   local function loss_of(batch)
-    batch.reference = batch.reference or config.loss.beta > 0
-      and lora.disabled(model, model, batch, "log_probs", scoring) or nil
+    batch.reference = batch.reference or config.loss.beta > 0 and reference_of(batch, scoring) or nil
     local log_probs = model(batch, "log_probs", scoring)
     batch.old_log_probs = batch.old_log_probs or log_probs:detach() -- by the weights that sampled the answers
     local o = { log_probs = log_probs, old_log_probs = batch.old_log_probs, advantages = batch.advantages,
@@ -141,6 +196,7 @@ for step, samples, reward, counts in run:steps(rollouts, config.steps) do
   counts.stale = tail and done.stale or nil
   local lr_now = optimizer.groups[1].lr * schedule(step)
   local line = { reward = reward, tokens = report.tokens, lr = lr_now, counts = counts }
+  for name, value in pairs(moments) do line[name] = value end
   for _ = 1, config.updates do
     line.loss, line.clipped, line.kl = sharding.accumulate(model, batches[dist.rank() + 1], divisor, loss_of)
     line.grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })

@@ -4,6 +4,7 @@
 ---
 --- A line of the file is {"question": "2 + 2?", "answer": "4"}, or has a `prompt`, a string or messages. Of an answer
 --- with "####", as gsm8k has them, what follows counts. The reward is 1 if the model's text ends with the answer.
+--- A task of your own gives `tools` that the model may call, and further reward functions: see docs/scripts.md.
 
 local data = require "lockstep.data"
 local text = require "lockstep.text"
@@ -16,13 +17,16 @@ function M.write_model() error("the task questions needs --set model=FOLDER", 0)
 local function trimmed(s) return (tostring(s):gsub("^%s+", ""):gsub("[%s.]+$", "")) end
 
 --- Returns the task; see reverse_words.lua.
-function M.new(dir, _, config)
+function M.new(dir, _, config, tools)
   local chat, tokenizer = text.chat(dir), text.tokenizer(dir)
   if config.data == "" then error("the task questions needs --set data=FILE", 0) end
   local source = data.conversations(config.data, { kind = "prompt", split = config.split })
-  local function encode(row) return chat:encode(row.messages, text.options(row, { generation_prompt = true })) end
+  local schemas = tools and text.tool_schemas(tools)
+  local function encode(row)
+    return chat:encode(row.messages, text.options(row, { generation_prompt = true, tools = schemas }))
+  end
   source:show { encode = encode, tokenizer = tokenizer, reads = { "answer" } }
-  local task = {}
+  local task = { size = #source, tools = tools }
 
   --- Returns the problem of a number. After the last question the first one follows.
   function task.problem(number)
@@ -31,6 +35,7 @@ function M.new(dir, _, config)
     if row.answer == nil then error(source:place(index) .. ': a question needs an "answer"', 0) end
     local answer = tostring(row.answer)
     return { prompt = { input_ids = torch.tensor(encode(row).input_ids, { dtype = torch.int64 }) },
+      messages = row.messages, options = text.options(row, { tools = schemas }), -- of the turns behind a tool's
       answer = trimmed(answer:match "####(.*)$" or answer) }
   end
 

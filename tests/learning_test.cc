@@ -179,6 +179,50 @@ TEST(Grpo, AnswersThatAreCutOrSkippedAreCounted) {
   EXPECT_THAT(Values(folder, "lr"), ElementsAre(2e-3 / 5, 2 * 2e-3 / 5));
 }
 
+// The second reward leaves short words out. An answer without a mark is a call of a tool.
+TEST(Grpo, SeveralRewardsAndToolsAreInTheStepLine) {
+  const Folder folder;
+  folder.Write("words.lua", R"(
+local base = require "reverse_words"
+local M = { write_model = base.write_model }
+function M.new(...)
+  local task = base.new(...)
+  task.size = 12
+  task.tools = { { name = "hint", fn = function(arguments, problem)
+    if arguments.n == 3 then error("no hint", 0) end
+    return problem.answer:sub(1, 1)
+  end } }
+  function task.parse(written)
+    return written:find "<" and {} or { { name = "hint", arguments = { n = #written } } }, written
+  end
+  task.rewards = { { name = "letters", fn = task.reward }, { name = "calls", weight = 0.5,
+    fn = function(problem, _, answer) return #problem.answer > 3 and answer.tool_calls or nil end } }
+  return task
+end
+return M
+)");
+  const std::string script = DataFile("scripts/grpo.lua");
+  const std::string scripts = script.substr(0, script.rfind('/'));
+  folder.Write("train.lua", absl::StrCat("package.path = '", scripts, "/?.lua;' .. package.path\n",
+                                         "dofile '", script, "'\n"));
+  std::vector<std::string> arguments = {"--nproc", "2", "--run-dir", "out", "train.lua"};
+  for (const char* setting :
+       {"task=words", "epochs=2", "warm_steps=2", "problems_per_step=4", "group_size=4",
+        "max_new_tokens=40", "max_turns=2", "reward_weights=1,2"}) {
+    arguments.insert(arguments.end(), {"--set", setting});
+  }
+  Command command = Lockstep(folder, arguments);
+  command.timeout = absl::Seconds(400);
+
+  const Ended ended = RunOne(command);
+
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(Values(folder, "rewards/letters/mean"), SizeIs(6));  // 2 epochs of 12 problems
+  EXPECT_THAT(Values(folder, "rewards/calls/std"), SizeIs(6));
+  EXPECT_GT(Mean(Values(folder, "tool_calls"), 0, 6), 0);
+  EXPECT_THAT(ended.out, HasSubstr("rewards/calls/mean"));
+}
+
 TEST(Grpo, WithoutAnAdapterThereIsNoReference) {
   const Ended ended = RunOne(Train(Folder(), "grpo.lua", 1, {"loss.beta=0.1"}));
 

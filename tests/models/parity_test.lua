@@ -64,3 +64,33 @@ t.test("CheckpointedLayersGiveTheSameGradients", function()
   t.truthy(model.checkpoint:stats().recomputes > 0)
   for i, gradient in ipairs(gradients) do t.equal(difference(gradient, expected[i]), 0, "gradient " .. i) end
 end)
+
+-- transformers' label_smoothing_factor: (1 - e) of the loss, and e of the mean of -log p over the vocabulary.
+t.test("LabelSmoothingIsThatOfTransformersInTraining", function()
+  local _, batch = answers_of "qwen3"
+  local model = load "qwen3"
+  local plain, count = model:loss(batch)
+  model.label_smoothing = 0.1
+
+  local smoothed, same_count = model:loss(batch)
+
+  local minus = -model(batch):log_softmax(-1)
+  local expected, last = torch.zeros {}, 0
+  for _, length in ipairs(batch.seq_lens) do
+    for i = last, last + length - 2 do
+      if not batch.loss_mask or batch.loss_mask[i + 1]:to(torch.int64):item() == 1 then
+        local own = minus[i][batch.input_ids[i + 1]:item()]
+        expected = expected + 0.9 * own + 0.1 * minus[i]:mean()
+      end
+    end
+    last = last + length
+  end
+  t.equal(same_count, count)
+  t.near(smoothed:item() / expected:item(), 1, 1e-5)
+  local gradients, right = torch.grad({ smoothed }, model:parameters()), torch.grad({ expected }, model:parameters())
+  for i, gradient in ipairs(gradients) do
+    t.truthy(difference(gradient, right[i]) <= 1e-4 * right[i]:abs():max():item(), "gradient " .. i)
+  end
+  model:eval()
+  t.equal(model:loss(batch):item(), plain:item())
+end)

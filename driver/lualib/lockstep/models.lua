@@ -335,5 +335,7 @@ end
 
 M.save = agreement.counted(M.save)
 M.exact_answers = require("lockstep.models.exact_answers").exact_answers
+M.generate_turns = require("lockstep.models.generate_turns").generate_turns
+M.server = require("lockstep.models.server").server
 
 return M

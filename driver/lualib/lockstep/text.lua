@@ -12,6 +12,7 @@ local folder = require "lockstep.models.folder"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local samples = require "lockstep.text.chat.samples"
+local tools = require "lockstep.text.chat.tools"
 
 local M = {
   conversation = samples.conversation,
@@ -19,6 +20,8 @@ local M = {
   preference = samples.preference,
   prompt = samples.prompt,
   row = samples.row,
+  tool_calls = tools.tool_calls,
+  tool_schemas = tools.tool_schemas,
   train_tokenizer = require "lockstep.text.train_tokenizer",
 }
 

@@ -1,5 +1,6 @@
 -- losses.grpo, losses.kl, losses.advantages and losses.per_sequence against sums over numbers, one token at a time.
 
+local core = require "lockstep.core"
 local gradients = require "lockstep.losses.gradients_fixture"
 local losses = require "lockstep.losses"
 local t = require "lockstep.testing"
@@ -281,4 +282,119 @@ t.test("GroupsOfAnswersAreSamplesWithAdvantages", function()
   groups[1].answers[2].log_probs = nil
   t.raises("an answer has 3 ids and no log_probs", rollouts, { log_probs = true, seq_len = 9 })
   t.raises("there is no answer in any group", losses.rollouts, {}, { prompt = print, seq_len = 4 })
+end)
+
+-- Several reward functions --------------------------------------------------------------------------------
+
+-- TRL: NaN for a function that returns None, nansum of the weighted values, nanmean and a sample's deviation of each.
+t.test("WeightedSumsMeansAndDeviationsAreThoseOfTrl", function()
+  local names, weights, size = { "correct", "length", "format" }, { 1, -0.25, 3 }, 4
+  torch.manual_seed(11)
+  local values = torch.randn({ 3 * size, 3 }, F64)
+  local holes = torch.rand({ 3 * size, 3 }):lt(0.4)
+  holes[5] = true -- an answer that no function scores
+  values = values:masked_fill(holes, 0 / 0)
+  local rows, list = values:totable(), {}
+  for j, name in ipairs(names) do
+    list[j] = { name = name, weight = name == "format" and 7 or weights[j], fn = function(problem, ids, answer)
+      t.truthy(answer.ids == ids)
+      local value = rows[problem.first + ids[1]][j]
+      if value == value then return value end
+    end }
+  end
+  local score, groups = losses.reward_functions(list, { weights = "1,-0.25,3" }), {}
+  for g = 1, 3 do
+    groups[g] = { answers = {} }
+    for i = 1, size do
+      groups[g].answers[i] = { ids = { i } }
+      score(groups[g].answers[i], { first = (g - 1) * size }, "")
+    end
+  end
+  local sums = (values * torch.tensor(weights, F64)):nansum({ 1 })
+  local function rollouts(scale)
+    return losses.rollouts(groups, { prompt = function() return { input_ids = torch.arange(2) } end, seq_len = 8,
+      scale = scale })
+  end
+
+  local samples, reward, counts, stats = rollouts()
+
+  local by_group = sums:view(3, size)
+  local deviations = by_group:std({ 1 }, { keepdim = true, correction = 1 })
+  local expected = ((by_group - by_group:mean({ 1 }, { keepdim = true })) / (deviations + 1e-4)):flatten()
+  for i, sample in ipairs(samples) do t.near(sample.advantages, expected[i - 1]:item(), 1e-12) end
+  t.near(reward, sums:mean():item(), 1e-12)
+  t.near(stats.reward_std, deviations:mean():item(), 1e-12)
+  t.equal(counts.unrewarded_answers, holes:all(1):sum():item())
+  for j, name in ipairs(names) do
+    local column = values:select(1, j - 1)
+    local known = column:masked_select(column:isnan():logical_not())
+    t.near(stats["rewards/" .. name .. "/mean"], column:nanmean():item(), 1e-12)
+    t.near(stats["rewards/" .. name .. "/std"], known:std({ 0 }, { correction = 1 }):item(), 1e-12)
+  end
+end)
+
+t.test("AFunctionWithoutANameIsTheRewardAlone", function()
+  local answer, none = { ids = { 3 } }, { ids = { 4 } }
+  local score = losses.reward_functions(function(_, ids) return ids[1] == 3 and 2 or nil end)
+  score(answer, {}, "")
+  score(none, {}, "")
+  t.equal({ answer.reward, answer.rewards }, { 2 })
+
+  local _, reward, counts, stats = losses.rollouts({ { answers = { answer, none } } },
+    { prompt = function() return { input_ids = torch.arange(2) } end, seq_len = 8 })
+
+  t.equal({ reward, counts.unrewarded_answers }, { 1, 1 })
+  t.equal(stats, { reward_std = math.sqrt(2) })
+end)
+
+t.test("AMeanOfOneValueHasNoDeviation", function()
+  local function answer(rewards) return { ids = { 1 }, reward = 0, rewards = rewards } end
+  local _, _, counts, stats = losses.rollouts({ { answers = { answer { a = 2 }, answer { b = core.null } } } },
+    { prompt = function() return { input_ids = torch.arange(2) } end, seq_len = 8 })
+  t.equal(stats, { reward_std = 0, ["rewards/a/mean"] = 2 })
+  t.equal(counts.unrewarded_answers, 1)
+end)
+
+t.test("WhatAFunctionMustNotReturnIsNamedWithTheAnswer", function()
+  local function score(value, place)
+    losses.reward_functions { { name = "short", fn = function() return 1 end },
+      { name = "correct", fn = function() return value end } }({ ids = {} }, {}, place)
+  end
+  for got, value in pairs { nan = 0 / 0, inf = math.huge, ["a string"] = "1", ["a boolean"] = true,
+    ["a tensor; end it with :item()"] = torch.ones {} } do
+    t.raises('losses.reward_functions: "correct" must return a finite number or nil; of answer 2 to problem 7 it '
+      .. "returned " .. got, score, value, "answer 2 to problem 7")
+  end
+  local function f() end
+  local two = { { name = "a", fn = f }, { name = "b", fn = f } }
+  t.raises("3 weights for 2 functions (a, b); give one for each", losses.reward_functions, two, { weights = "1,2,3" })
+  t.raises("1 weights for 2 functions (a, b)", losses.reward_functions, two, { weights = { 1 } })
+  t.raises('weights: "x" is not a number, in "1,x"', losses.reward_functions, two, { weights = "1,x" })
+  t.raises('two functions have the name "a"', losses.reward_functions, { two[1], two[1] })
+  t.raises('"a": fn must be a function, not a number', losses.reward_functions, { { name = "a", fn = 5 } })
+  t.raises('"a": the weight must be a number, got inf', losses.reward_functions,
+    { { name = "a", fn = f, weight = math.huge } })
+  t.raises('unknown option "wieght"; did you mean "weight"?', losses.reward_functions,
+    { { name = "a", fn = f, wieght = 1 } })
+  t.raises("name of function 1 must be a word, got a b", losses.reward_functions, { { name = "a b", fn = f } })
+  t.raises("expected a function, or an array like", losses.reward_functions, { correct = f })
+  t.raises("answer 2 of a group has no reward", losses.rollouts, { { answers = { { ids = {}, reward = 1 },
+    { ids = {} } } } }, { prompt = function() return { input_ids = torch.arange(2) } end, seq_len = 8 })
+end)
+
+t.test("IdsOfToolsAreNotLearntAndTheirCallsAreCounted", function()
+  local groups = { { answers = {
+    { ids = { 1, 2, 3, 4 }, loss_mask = { 1, 0, 0, 1 }, reward = 1, tool_calls = 2, tool_failures = 1 },
+    { ids = { 1, 2 }, loss_mask = { true, false }, reward = 0, is_cut = true, tool_calls = 1 } } } }
+  local function rollouts()
+    return losses.rollouts(groups, { prompt = function() return { input_ids = torch.arange(2) } end, seq_len = 8 })
+  end
+
+  local samples, _, counts = rollouts()
+
+  t.equal(samples[1].loss_mask:totable(), { false, false, true, false, false, true })
+  t.equal(samples[2].loss_mask:totable(), { false, false, true, false })
+  t.equal(counts, { skipped_answers = 0, cut_answers = 1, equal_groups = 0, tool_calls = 3, tool_failures = 1 })
+  groups[1].answers[1].loss_mask[5] = 1
+  t.raises("an answer has 4 ids and 5 loss_mask; every id needs one", rollouts)
 end)

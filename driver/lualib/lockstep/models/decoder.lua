@@ -201,6 +201,7 @@ end
 --- make one: model.checkpoint = { offload = "host" }
 ---@field tiled_mlp tiled_mlp.TiledMlp? runs the MLPs of all layers, and of a vision tower, over tiles. Options of
 --- tiled_mlp.apply make one: model.tiled_mlp = { tiles = 4 }
+---@field label_smoothing number? of model:loss in training: from 0 to 1
 local CausalLM = nn.Module:subclass("CausalLM")
 M.CausalLM = CausalLM
 

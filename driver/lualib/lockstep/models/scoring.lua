@@ -69,7 +69,7 @@ function M.loss(self, batch)
   local weight, labels = self:head_weight(), sent.labels or next_tokens(batch, hidden.device)
   local sum
   sum, count = tiled_mlp.cross_entropy { hidden = hidden, weight = weight, labels = labels, ignore_index = IGNORED,
-    reduction = "sum", count = count }
+    reduction = "sum", count = count, label_smoothing = self.training and self.label_smoothing or nil }
   local balance = self:balance_loss(chunks.gather_each(seconds)) -- of all tokens
   return balance and sum + balance * count or sum, count
 end

@@ -13,6 +13,7 @@ local pictures = require "lockstep.text.chat.pictures"
 local plain = require "lockstep.plain"
 local renderers = require "lockstep.text.chat.renderers"
 local spans_of = require "lockstep.text.chat.spans"
+local tools = require "lockstep.text.chat.tools"
 
 local M = {}
 
@@ -261,6 +262,19 @@ function Chat:encode(messages, opts)
   local sample = { input_ids = ids, loss_mask = spans_of.mask(tokenizer, ids, text, spans) }
   if not (opts and opts.processor) then return sample end
   return pictures.add(sample, pictures.find(messages, opts.folder or ENCODE.folder), tokenizer, opts.processor)
+end
+
+--- Returns the ids that stand between a turn of the assistant with calls of tools and its next turn: the results, as
+--- messages of the role "tool", and the header of an answer. What the model wrote stays as it is: append the ids to it.
+---
+---     local ids = chat:tool_results(messages, text.tool_calls(written), { "4" }, { tools = schemas })
+---@param messages table[] before the assistant's turn
+---@param calls text.ToolCall[]
+---@param results string[] of each call
+---@param opts table? those with which the prompt was encoded
+---@return integer[]
+function Chat:tool_results(messages, calls, results, opts)
+  return tools.results(self, messages, calls, results, opts)
 end
 
 --- Returns the id that ends a text.

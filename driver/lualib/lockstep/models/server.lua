@@ -1,0 +1,197 @@
+--- models.server: answers of a model that an inference server holds, and new weights for it.
+
+local core = require "lockstep.core"
+local dist = require "lockstep.distributed"
+local options = require "lockstep.options"
+local plain = require "lockstep.plain"
+local run = require "lockstep.run"
+
+local NAME = "models.server"
+
+local M = {}
+
+---@class models.Server
+---@field kind "vllm"|"sglang"
+---@field model string the name that requests give: the base model's, or that of the adapter which was loaded last
+---@field private url string
+---@field private parallel integer
+---@field private folder string? of requests and responses, on this machine
+---@field private adapter string?
+---@field private tag integer sets the adapters of this run apart from those that an earlier one left in the server
+local Server = {}
+Server.__index = Server
+
+local function fail(message, ...) core.raise(NAME .. ": " .. message:format(...)) end
+
+--- Sends requests, a child process of curl for all of them, and returns the decoded responses in their order. A request
+--- is { path, body }, without a body a GET.
+---@private
+---@param requests {[1]: string, [2]: table?}[]
+---@return any[]
+function Server:send(requests)
+  if not self.folder then
+    self.folder = ("%s/requests-%d"):format(run.dir, dist.rank())
+    core.make_folder(self.folder)
+  end
+  local function path_of(kind, i) return ("%s/%s-%d"):format(self.folder, kind, i) end
+  local lines, written = {}, { self.folder .. "/curl" }
+  for i, request in ipairs(requests) do
+    if i > 1 then lines[#lines + 1] = "next" end
+    local function add(name, value) lines[#lines + 1] = ('%s = "%s"'):format(name, value:gsub('[\\"]', "\\%0")) end
+    add("url", self.url .. request[1])
+    add("noproxy", "*") -- a server of the same cluster
+    add("connect-timeout", "20")
+    lines[#lines + 1] = ('write-out = "%d %%{http_code} %%{errormsg}\\n"'):format(i)
+    add("output", path_of("response", i))
+    written[#written + 1] = path_of("response", i)
+    if request[2] then
+      core.write_file(path_of("request", i), { core.json_encode(request[2]) })
+      written[#written + 1] = path_of("request", i)
+      add("header", "Content-Type: application/json")
+      add("data-binary", "@" .. path_of("request", i))
+    end
+  end
+  core.write_file(self.folder .. "/curl", { table.concat(lines, "\n"), "\n" })
+  local pipe = assert(io.popen(("curl --silent --parallel --parallel-max %d --config '%s/curl' 2>&1"):format(
+    self.parallel, self.folder:gsub("'", "'\\''"))))
+  local status, output = {}, run.alone(pipe.read, pipe, "*a")
+  pipe:close()
+  for i, code, message in output:gmatch "(%d+) (%d%d%d) ([^\n]*)\n" do status[tonumber(i)] = { code, message } end
+  local results = {}
+  for i, request in ipairs(requests) do
+    local code, message = unpack(status[i] or {})
+    local text = plain.read_file(path_of("response", i)) or ""
+    if not code then
+      fail("curl did not run (Debian: apt-get install curl): %s", output)
+    elseif code == "000" then
+      fail("%s%s cannot be reached: %s", self.url, request[1], message)
+    elseif code:sub(1, 1) ~= "2" then
+      fail("%s%s answered with status %s: %s", self.url, request[1], code, text:sub(1, 500))
+    end
+    local ok, value = pcall(core.json_decode, text, self.url .. request[1])
+    results[i] = ok and value or text
+    if ok and type(value) == "table" and value.success == false then -- of SGLang
+      fail("%s%s did not succeed: %s", self.url, request[1], text:sub(1, 500))
+    end
+  end
+  for _, path in ipairs(written) do os.remove(path) end
+  return results
+end
+
+-- The parts that differ from server to server: a request, the ids and log-probabilities of its answer, new weights.
+local vllm, sglang = {}, {}
+local KINDS = { vllm = vllm, sglang = sglang }
+
+-- Servers else take top_p and others from the model's generation_config.json, and the old log-probabilities of a loss
+-- are those of all tokens.
+local function whole_distribution(more)
+  return plain.copy({ top_p = 1, top_k = -1, min_p = 0, repetition_penalty = 1 }, more)
+end
+
+vllm.request = function(self, prompt, o)
+  return { "/v1/completions", whole_distribution { model = self.model, prompt = prompt, max_tokens = o.max_new_tokens,
+    temperature = o.temperature, seed = o.seed, stop_token_ids = o.stop, logit_bias = o.bias, logprobs = 0,
+    return_token_ids = true } }
+end
+
+vllm.read = function(response)
+  local choice = response.choices and response.choices[1] or {}
+  return choice.token_ids, choice.logprobs and choice.logprobs.token_logprobs
+end
+
+vllm.load = function(self, folder)
+  self:send { { "/collective_rpc", { method = "reload_weights", kwargs = { weights_path = folder } } } }
+  self:send { { "/reset_prefix_cache", {} } }
+end
+
+sglang.request = function(self, prompt, o)
+  return { "/generate", { input_ids = prompt, return_logprob = true, lora_path = self.adapter,
+    sampling_params = whole_distribution { max_new_tokens = o.max_new_tokens, temperature = o.temperature,
+      stop_token_ids = o.stop, logit_bias = o.bias } } }
+end
+
+sglang.read = function(response)
+  local ids, log_probs = {}, {}
+  for i, token in ipairs(response.meta_info and response.meta_info.output_token_logprobs or {}) do
+    log_probs[i], ids[i] = token[1], token[2]
+  end
+  return ids, log_probs
+end
+
+sglang.load = function(self, folder) self:send { { "/update_weights_from_disk", { model_path = folder } } } end
+
+--- Returns the new ids of each prompt, as models.generate does, and their log-probabilities. Each prompt is a request
+--- of its own; the server batches them.
+---
+---     local ids, log_probs = server:generate(prompts, { max_new_tokens = limits, temperature = 1, seed = 7 })
+---@param prompts models.Batch[] of text
+---@param opts {max_new_tokens: integer[], temperature: number?, seed: integer?, stop: integer[]?, suppress: integer[]?}
+---@return integer[][] ids with the id that ended an answer
+---@return number[][] log_probs
+function Server:generate(prompts, opts)
+  local o = options.read("server:generate", opts, { max_new_tokens = options.required, temperature = 1,
+    seed = options.optional, stop = options.optional, suppress = {} })
+  local requests, all_ids, all_log_probs, bias = {}, {}, {}, nil
+  for _, id in ipairs(o.suppress) do bias = plain.copy(bias or {}, { [tostring(id)] = -100 }) end
+  for i, prompt in ipairs(prompts) do
+    if prompt.pixel_values then fail("prompt %d has pictures, which servers are not given here", i) end
+    requests[i] = KINDS[self.kind].request(self, prompt.input_ids:totable(), { max_new_tokens = o.max_new_tokens[i],
+      temperature = o.temperature, seed = o.seed and (o.seed % 2 ^ 31 * 65537 + i) % 2 ^ 31, stop = o.stop,
+      bias = bias })
+  end
+  if #requests == 0 then return {}, {} end
+  for i, response in ipairs(self:send(requests)) do
+    local ids, log_probs = KINDS[self.kind].read(response)
+    if type(ids) ~= "table" or type(log_probs) ~= "table" or #ids == 0 or #ids ~= #log_probs then
+      fail("%s gave no ids with log-probabilities for prompt %d; vLLM needs return_token_ids (0.10.2 and newer). Its "
+        .. "answer: %s", self.url, i, core.json_encode(response):sub(1, 300))
+    end
+    all_ids[i], all_log_probs[i] = ids, log_probs
+  end
+  return all_ids, all_log_probs
+end
+
+--- Makes the server load the weights of a folder: those of models.save, or with is_adapter an adapter of lora.save,
+--- which takes the place of the one before. The server must see the folder under this path. Collective: rank 0 asks.
+---
+---     server:load(run.dir .. "/weights/step-000012", true)
+---@param folder string
+---@param is_adapter boolean?
+function Server:load(folder, is_adapter)
+  local path = folder:sub(1, 1) == "/" and folder or (os.getenv "PWD" or fail("give an absolute path, not %s", folder))
+    .. "/" .. folder
+  local name, before = is_adapter and ("%s-%d"):format(folder:match "([^/]+)/*$", self.tag) or nil, self.adapter
+  local prefix = self.kind == "vllm" and "/v1" or ""
+  if dist.rank() == 0 and not is_adapter then
+    KINDS[self.kind].load(self, path)
+  elseif dist.rank() == 0 then
+    self:send { { prefix .. "/load_lora_adapter", { lora_name = name, lora_path = path } } }
+    if before then self:send { { prefix .. "/unload_lora_adapter", { lora_name = before } } } end
+  end
+  dist.barrier()
+  self.adapter, self.model = name or before, name or self.model
+end
+
+--- Opens a server of vLLM or SGLang, which says which of them it is. Needs the program curl.
+--- Collective.
+---
+---     local server = models.server("http://127.0.0.1:8000")
+---@param url string without a path: "http://node7:8000"
+---@param opts {parallel: integer?}? requests at a time; default 256
+---@return models.Server
+function M.server(url, opts)
+  local o = options.read(NAME, opts, { parallel = 256 })
+  plain.check(type(url) == "string" and url:find "^https?://[%w%.%-_:%[%]]+/?$",
+    '%s: the address must be like "http://127.0.0.1:8000", not %s', NAME, url)
+  plain.check(plain.is_whole(o.parallel, 1) and o.parallel <= 300,
+    "%s: parallel must be a whole number from 1 to 300, not %s", NAME, o.parallel) -- 300 is curl's limit
+  local self = setmetatable({ url = url:gsub("/$", ""), parallel = o.parallel }, Server)
+  local listed = self:send({ { "/v1/models" } })[1]
+  local first = type(listed) == "table" and type(listed.data) == "table" and listed.data[1] or {}
+  plain.check(KINDS[first.owned_by], "%s: %s is a server of %s, not of vllm or sglang", NAME, url,
+    first.owned_by or "an unknown kind")
+  self.kind, self.model, self.tag = first.owned_by, first.id, dist.all_gather_object(os.time())[1]
+  return self
+end
+
+return M

@@ -1,0 +1,63 @@
+"""A stand-in for an inference server: answers as vLLM or SGLang do, with ids that follow from the prompt.
+
+    inference_server.py KIND FOLDER
+
+Writes its port into the pipe FOLDER/port, and each request into FOLDER/seen. Ends with its standard input.
+"""
+
+import http.server
+import json
+import sys
+import threading
+
+kind, folder = sys.argv[1:]
+seen = open(folder + "/seen", "w")
+lock = threading.Lock()
+
+
+def answer(path, body):
+    """Returns the status and the JSON of an answer."""
+    if path == "/v1/models":
+        return 200, {"data": [{"id": "base", "owned_by": kind}]}
+    if path in ("/v1/completions", "/generate"):
+        prompt = body["prompt" if kind == "vllm" else "input_ids"]
+        limit = body["max_tokens"] if kind == "vllm" else body["sampling_params"]["max_new_tokens"]
+        ids = [(sum(prompt) + i) % 90 for i in range(limit)]
+        log_probs = [-0.5 - i for i in range(limit)]
+        if kind == "vllm":
+            return 200, {"choices": [{"token_ids": ids, "logprobs": {"token_logprobs": log_probs}}]}
+        return 200, {"meta_info": {"output_token_logprobs": [[p, i, None] for p, i in zip(log_probs, ids)]}}
+    if "broken" in json.dumps(body):
+        return (200, {"success": False, "message": "no such folder"}) if kind == "sglang" else (404, {"error": "none"})
+    return 200, "ok"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers a request, and keeps a note of it."""
+
+    def do_GET(self):
+        self.reply(None)
+
+    def do_POST(self):
+        self.reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    def reply(self, body):
+        with lock:
+            seen.write(json.dumps({"path": self.path, "body": body}) + "\n")
+            seen.flush()
+        status, value = answer(self.path, body)
+        text = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_):
+        """Prints nothing."""
+
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+with open(folder + "/port", "w") as port:
+    port.write(str(server.server_address[1]))
+sys.stdin.read()
