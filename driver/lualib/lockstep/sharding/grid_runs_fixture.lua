@@ -62,6 +62,15 @@ for _, ranks in ipairs { 1, 2, 4 } do
 end
 add("parallelize", "train", 4, { "qwen3" }, { tp = 2, replicas = 2 }, { fully_shard = { deterministic = true } })
 
+-- Plans of other families: fused weights, norms over all heads, sinks, latents. Two layers are two stages.
+for i, family in ipairs { "olmo3", "phi3", "gpt_oss", "gemma3", "gemma3_vision", "deepseek_v3", "deepseek_v3_plain" } do
+  add("parallelize", "train", 2, { family }, { tp = 2 }, both_kinds(i)[1])
+  add("parallelize", "train", 2, { family }, { tp = 2 }, both_kinds(i)[2])
+end
+add("parallelize", "train", 4, { "olmo3" }, { tp = 4 }, sharded { sequence = true })
+add("parallelize", "train", 4, { "olmo3", "phi3", "deepseek_v3" }, { tp = 2, pp = 2 }, replicas())
+add("parallelize", "train", 4, { "gpt_oss", "gemma3_vision" }, { tp = 2 }, sharded { sequence = true })
+
 -- States, folders and generation: each goes on from a grid in the others.
 for _, use in ipairs { "state", "folder", "generation" } do
   for i, tp in ipairs { 1, 2, 4 } do

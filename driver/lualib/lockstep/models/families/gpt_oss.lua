@@ -12,6 +12,7 @@ local experts = require "lockstep.models.experts"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local parameter = require "lockstep.nn.parameter"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 ---@class models.GptOssAttention: models.Attention
@@ -77,9 +78,7 @@ end
 ---@class models.GptOss: models.CausalLM
 local GptOss = decoder.CausalLM:subclass("GptOssForCausalLM")
 GptOss.model_type = "gpt_oss"
-GptOss.splits_tokens = false -- a router and experts see all tokens
 GptOss.needs_whole_sequences = true -- for cp: sinks
-GptOss.tensor_plan = false -- none: each rank would need the sinks of its heads
 GptOss.keys = decoder.keys { attention_bias = true, head_dim = 64, num_key_value_heads = 8, rms_norm_eps = 1e-5,
   rope_theta = 150000, rope_parameters = options.optional, rope_scaling = options.optional, sliding_window = 128,
   layer_types = options.optional, num_local_experts = options.optional, num_experts = options.optional,
@@ -106,6 +105,12 @@ function GptOss.read(c)
   end
   c.use_sliding_window, c.max_window_layers = true, 0
   c.windows = config.windows(c)
+end
+
+--- See CausalLM.tensor_plan. A rank has the sinks of its heads.
+---@return table<string, "column"|"row"|"vocabulary">
+function GptOss.tensor_plan()
+  return plain.copy(decoder.CausalLM.tensor_plan(), { ["layers.*.self_attn.sinks"] = "column" })
 end
 
 --- See CausalLM.mlp.
