@@ -57,6 +57,8 @@ for _, ranks in ipairs { 1, 2, 4 } do
     for j, options in ipairs(both_kinds(i + ranks / 2)) do
       local family = ({ "qwen3", "qwen3_few_kv", "qwen3_moe" })[(math.floor(ranks / 2) + i + 2 * j) % 3 + 1]
       add("parallelize", "adapters", ranks, { family }, { tp = tp }, options)
+      local with_dora = ({ "qwen3_few_kv", "phi3" })[(i + j) % 2 + 1]
+      if ranks < 4 or i == j then add("parallelize", "dora", ranks, { with_dora }, { tp = tp }, options) end
     end
   end
 end
@@ -82,6 +84,14 @@ for _, use in ipairs { "state", "folder", "generation" } do
     end
   end
 end
+
+add("parallelize_state", "state", 4, { "phi3" }, { tp = 2 }, sharded())
+add("parallelize_state", "state", 4, { "phi3" }, { tp = 2 }, replicas { sequence = true })
+add("parallelize_state", "folder", 4, { "olmo3" }, { tp = 4 }, replicas { sequence = true })
+add("parallelize_state", "folder", 4, { "phi3", "gemma3_vision" }, { tp = 2 }, sharded())
+add("parallelize_state", "folder", 4, { "gpt_oss", "deepseek_v3" }, { tp = 2 }, replicas())
+add("parallelize_state", "generation", 4, { "olmo3", "phi3", "deepseek_v3" }, { tp = 2 }, replicas())
+add("parallelize_state", "generation", 4, { "gpt_oss", "gemma3_vision" }, { tp = 2 }, sharded { sequence = true })
 
 -- cp ------------------------------------------------------------------------------------------------------
 
