@@ -113,6 +113,8 @@ end
 add("parallelize_context", "train", 4, { "qwen3", "qwen3_vl" }, { cp = 2, tp = 2 },
   sharded { cp = "ring", sequence = true })
 add("parallelize_context", "train", 4, { "qwen3_moe" }, { cp = 2, tp = 2 }, sharded { sequence = true })
+add("parallelize_context", "train", 4, { "olmo3" }, { cp = 2, tp = 2 }, replicas { cp = "all_to_all" })
+add("parallelize_context", "train", 4, { "deepseek_v3" }, { cp = 2, tp = 2 }, sharded { cp = "ring", sequence = true })
 
 -- ep ------------------------------------------------------------------------------------------------------
 
@@ -138,6 +140,7 @@ add("expert_parallel", "train", 4, { "qwen3_moe" }, { tp = 2, cp = 2, ep = 2 },
   sharded { cp = "ring", sequence = true })
 add("expert_parallel", "train", 4, { "qwen3_moe" }, { tp = 2, ep = 2 }, sharded())
 add("expert_parallel", "train", 4, { "qwen3_moe" }, { tp = 2, ep = 2 }, replicas())
+add("expert_parallel", "train", 4, { "deepseek_v3" }, { tp = 2, ep = 2 }, sharded { sequence = true })
 add("expert_parallel", "train", 4, { "qwen3_moe" }, { ep = 2, replicas = 2 }, sharded())
 
 for _, ranks in ipairs { 2, 4 } do
