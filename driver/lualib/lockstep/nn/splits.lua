@@ -431,7 +431,7 @@ function M.entered(weight, x)
   return split and enter(split.owner, x) or x
 end
 
---- The norm of features of which each rank has a part: the mean of squares is over all of them.
+--- Normalises features that lie in parts on the ranks. The mean of squares is over all of them.
 ---@param layer nn.RMSNorm
 ---@param x torch.Tensor [..., this rank's features]
 ---@return torch.Tensor

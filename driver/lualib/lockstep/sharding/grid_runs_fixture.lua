@@ -58,20 +58,20 @@ for _, ranks in ipairs { 1, 2, 4 } do
       local family = ({ "qwen3", "qwen3_few_kv", "qwen3_moe" })[(math.floor(ranks / 2) + i + 2 * j) % 3 + 1]
       add("parallelize", "adapters", ranks, { family }, { tp = tp }, options)
       local with_dora = ({ "qwen3_few_kv", "phi3" })[(i + j) % 2 + 1]
-      if ranks < 4 or i == j then add("parallelize", "dora", ranks, { with_dora }, { tp = tp }, options) end
+      if ranks < 4 or i * j == 4 then add("parallelize", "dora", ranks, { with_dora }, { tp = tp }, options) end
     end
   end
 end
 add("parallelize", "train", 4, { "qwen3" }, { tp = 2, replicas = 2 }, { fully_shard = { deterministic = true } })
 
 -- Plans of other families: fused weights, norms over all heads, sinks, latents. Two layers are two stages.
-for i, family in ipairs { "olmo3", "phi3", "gpt_oss", "gemma3", "gemma3_vision", "deepseek_v3", "deepseek_v3_plain" } do
-  add("parallelize", "train", 2, { family }, { tp = 2 }, both_kinds(i)[1])
-  add("parallelize", "train", 2, { family }, { tp = 2 }, both_kinds(i)[2])
-end
+add("parallelize", "train", 2, { "olmo3", "gpt_oss", "deepseek_v3" }, { tp = 2 }, sharded())
+add("parallelize", "train", 2, { "gemma3", "deepseek_v3_plain" }, { tp = 2 }, replicas())
+add("parallelize", "train", 2, { "phi3", "gemma3_vision" }, { tp = 2 }, sharded { sequence = true })
+add("parallelize", "train", 2, { "olmo3", "deepseek_v3" }, { tp = 2 }, replicas { sequence = true })
 add("parallelize", "train", 4, { "olmo3" }, { tp = 4 }, sharded { sequence = true })
-add("parallelize", "train", 4, { "olmo3", "phi3", "deepseek_v3" }, { tp = 2, pp = 2 }, replicas())
-add("parallelize", "train", 4, { "gpt_oss", "gemma3_vision" }, { tp = 2 }, sharded { sequence = true })
+add("parallelize", "train", 4, { "phi3", "deepseek_v3" }, { tp = 2, pp = 2 }, replicas())
+add("parallelize", "train", 4, { "gpt_oss", "gemma3" }, { tp = 2, pp = 2 }, replicas { sequence = true })
 
 -- States, folders and generation: each goes on from a grid in the others.
 for _, use in ipairs { "state", "folder", "generation" } do
@@ -88,8 +88,8 @@ end
 add("parallelize_state", "state", 4, { "phi3" }, { tp = 2 }, sharded())
 add("parallelize_state", "state", 4, { "phi3" }, { tp = 2 }, replicas { sequence = true })
 add("parallelize_state", "folder", 4, { "olmo3" }, { tp = 4 }, replicas { sequence = true })
-add("parallelize_state", "folder", 4, { "phi3", "gemma3_vision" }, { tp = 2 }, sharded())
-add("parallelize_state", "folder", 4, { "gpt_oss", "deepseek_v3" }, { tp = 2 }, replicas())
+add("parallelize_state", "folder", 4, { "phi3" }, { tp = 2 }, sharded())
+add("parallelize_state", "folder", 4, { "gpt_oss" }, { tp = 2 }, replicas())
 add("parallelize_state", "generation", 4, { "olmo3", "phi3", "deepseek_v3" }, { tp = 2 }, replicas())
 add("parallelize_state", "generation", 4, { "gpt_oss", "gemma3_vision" }, { tp = 2 }, sharded { sequence = true })
 
@@ -113,7 +113,6 @@ end
 add("parallelize_context", "train", 4, { "qwen3", "qwen3_vl" }, { cp = 2, tp = 2 },
   sharded { cp = "ring", sequence = true })
 add("parallelize_context", "train", 4, { "qwen3_moe" }, { cp = 2, tp = 2 }, sharded { sequence = true })
-add("parallelize_context", "train", 4, { "olmo3" }, { cp = 2, tp = 2 }, replicas { cp = "all_to_all" })
 add("parallelize_context", "train", 4, { "deepseek_v3" }, { cp = 2, tp = 2 }, sharded { cp = "ring", sequence = true })
 
 -- ep ------------------------------------------------------------------------------------------------------

@@ -130,8 +130,8 @@ local function split(model, opts, has_values)
   end
   local o = options.read("sharding.tensor_parallel", opts,
     { group = options.optional, plan = options.optional, sequence = false })
-  check(model.tensor_plan ~= false, "%s says that its layers cannot be split (tensor_plan = false); take fully_shard or "
-    .. "pp", model.class_name)
+  check(model.tensor_plan ~= false, "%s says that its layers cannot be split (tensor_plan = false); take fully_shard "
+    .. "or pp", model.class_name)
   local own_plan = type(model.tensor_plan) == "function" and model:tensor_plan() or nil
   check(o.plan == nil or type(o.plan) == "table",
     'plan must be a table of names and kinds, such as { ["layers.*.up"] = "column" }, not a %s', type(o.plan))

@@ -114,7 +114,7 @@ function M.parts_with_own_plan(net)
   end
 end
 
---- What can be split beside an nn.Linear, by kind.
+--- The classes that can be split beside nn.Linear, by kind.
 local CLASSES = { column = { class = nn.RMSNorm, parameter = true, text = ", an nn.RMSNorm or a parameter" },
   row = { text = "" }, vocabulary = { class = nn.Embedding, text = " or an nn.Embedding" } }
 

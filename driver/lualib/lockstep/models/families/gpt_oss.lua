@@ -13,7 +13,10 @@ local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local parameter = require "lockstep.nn.parameter"
 local plain = require "lockstep.plain"
+local qwen3_moe = require "lockstep.models.qwen3_moe"
 local torch = require "lockstep.torch"
+
+local Qwen3Moe = qwen3_moe.Qwen3Moe
 
 ---@class models.GptOssAttention: models.Attention
 local Attention = decoder.Attention:subclass("GptOssAttention")
@@ -92,6 +95,7 @@ local ROPE = { rope_type = "yarn", factor = 32, beta_fast = 32, beta_slow = 1, t
 ---@param c table<string, any>
 function GptOss.read(c)
   c.num_local_experts = c.num_local_experts or c.num_experts or 128
+  c.num_experts = c.num_local_experts -- for balance_loss
   for _, key in ipairs { "num_experts_per_tok", "num_local_experts" } do
     config.check_whole("GptOssForCausalLM", key, c[key])
   end
@@ -125,13 +129,6 @@ function GptOss.mlp(c) return Mixture(c) end
 ---@return nn.Module
 function GptOss.layer(c, index, mlp) return decoder.Layer(c, index, mlp, Attention(c, index)) end
 
---- See CausalLM:balance_loss.
----@param router_logits torch.Tensor[] [tokens, experts] of each layer
----@return torch.Tensor?
-function GptOss:balance_loss(router_logits)
-  local c = self.settings
-  if not c.output_router_logits then return nil end
-  return experts.balance_loss(router_logits, c.num_experts_per_tok) * c.router_aux_loss_coef
-end
+for _, name in ipairs { "balance_loss", "balance_size", "balance_statistics" } do GptOss[name] = Qwen3Moe[name] end
 
 return { GptOss = GptOss }
