@@ -346,6 +346,7 @@ end
 
 --- y = x W^T + b. weight: [out, in]; bias: [out]. Both start uniform in +-1/sqrt(in), as in PyTorch.
 ---@class nn.Linear: nn.Module
+---@field sections integer[]? the rows of each of several weights in one: see sharding.tensor_parallel
 local Linear = Module:subclass("Linear")
 ---@type fun(input_features: integer, output_features: integer, opts: {bias: boolean?}?): nn.Linear
 M.Linear = Linear

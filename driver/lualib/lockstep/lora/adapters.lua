@@ -5,6 +5,7 @@
 --- folder on disk, and names of adapters those of PEFT.
 
 local core = require "lockstep.core"
+local dist = require "lockstep.distributed"
 local experts = require "lockstep.lora.experts"
 local four_bit = require "lockstep.nn.four_bit"
 local nn = require "lockstep.nn"
@@ -293,17 +294,33 @@ local function forward_of(class)
   end
 end
 
+--- The length of each row of W + scale * B A, of a layer in parts. `owner`: where each rank has a part of every row.
+local function norms_of_parts(layer, scale, owner)
+  local norms = row_norms(layer.weight, torch.matmul(layer.lora_B.weight, layer.lora_A.weight) * scale)
+  if not owner then return norms end
+  return dist.all_reduce(norms:square(), "sum", { group = owner.group }):sqrt()
+end
+
 --- The update of a layer that sharding.tensor_parallel has split: of this rank's outputs, or its share of a sum.
 splits.update_of = function(layer, x, result, owner)
   local adapter = adapters[layer]
   if not adapter or adapter.is_disabled then return nil end
-  local a = layer.lora_A.weight
+  local a, drops = layer.lora_A.weight, adapter.dropout > 0 and layer.training
   x = x:to(a.dtype)
-  if adapter.dropout > 0 and layer.training then
+  if drops then
     local function drop() return torch.dropout(x, adapter.dropout, true) end
     x = owner and splits.with_own_random(owner, drop) or drop()
   end
-  return (nn.linear(nn.linear(x, a), layer.lora_B.weight) * adapter.scale):to(result.dtype)
+  local update = nn.linear(nn.linear(x, a), layer.lora_B.weight) * adapter.scale
+  if not adapter.dora then return update:to(result.dtype) end
+  local norms = torch.no_grad(norms_of_parts, layer, adapter.scale, owner)
+  local factor, base = layer.lora_magnitude_vector / norms, result
+  if drops then
+    base = torch.linear(x, layer.weight:to(x.dtype))
+  elseif layer.bias and not owner then -- the result of a part of the features has no bias yet
+    base = base - layer.bias
+  end
+  return ((factor - 1) * base + factor * update):to(result.dtype)
 end
 
 --- Classes with an adapter, by the class without.

@@ -277,7 +277,8 @@ end
 ---@return models.Decoder
 function CausalLM:decoder() return self.model end
 
---- The plan of sharding.tensor_parallel for this model. Experts and vision towers are whole on every rank.
+--- The plan of sharding.tensor_parallel for this model. Architectures with other attention override it. Experts and
+--- vision towers are whole on every rank.
 ---@return table<string, "column"|"row"|"vocabulary">
 function CausalLM.tensor_plan()
   return { embed_tokens = "vocabulary", lm_head = "vocabulary",

@@ -34,6 +34,7 @@ local M = {}
 ---@field start integer of this rank's part
 ---@field kind "column"|"row"|"vocabulary"|"experts"
 ---@field copies integer? consecutive ranks that hold the same part; 1 unless given
+---@field sections integer[]? rows of each of the weights that are one behind another in this one: each is divided
 
 --- The split of each parameter that is one.
 ---@type table<torch.Tensor, nn.Split>
@@ -344,12 +345,27 @@ function M.largest_part(total, size, copies) return math.ceil(total / (size / (c
 
 local function largest_part(split) return M.largest_part(split.total, split.owner.size, split.copies) end
 
+--- Returns each section of parts that lie one behind another, whole.
+local function join_sections(parts, split)
+  local size, start = split.owner.size, 0
+  local wholes = {}
+  for i, section in ipairs(split.sections) do
+    local of_ranks = {}
+    for r = 1, size do of_ranks[r] = parts:narrow(split.dim, (r - 1) * split.total / size + start, section / size) end
+    wholes[i], start = torch.cat(of_ranks, split.dim), start + section / size
+  end
+  return torch.cat(wholes, split.dim)
+end
+
 --- Returns the whole of a tensor whose parts are split as `split` says. Collective.
 ---@param part torch.Tensor of a parameter, or of what an optimizer keeps of one
 ---@param split nn.Split
 ---@return torch.Tensor
 function M.whole(part, split)
-  return torch.no_grad(join, split.owner, part:detach(), split.dim, largest_part(split), split.total, split.copies)
+  return torch.no_grad(function()
+    local parts = join(split.owner, part:detach(), split.dim, largest_part(split), split.total, split.copies)
+    return split.sections and join_sections(parts, split) or parts
+  end)
 end
 
 --- Returns the shape of that whole.
@@ -362,7 +378,7 @@ function M.whole_shape(part, split)
   return shape
 end
 
---- Returns this rank's part of a whole tensor: a view.
+--- Returns this rank's part of a whole tensor: a view, but of a weight with sections.
 ---@param whole torch.Tensor
 ---@param split nn.Split
 ---@param name string? of the parameter, for the error
@@ -371,6 +387,13 @@ function M.own(whole, split, name)
   plain.check(whole:dim() > split.dim and whole:size(split.dim) == split.total, '"%s": a whole value has %d elements '
     .. 'on dimension %d, which is split over ranks, got shape %s', name or "a tensor", split.total, split.dim,
     whole.shape)
+  if split.sections then
+    local own, start, size, rank = {}, 0, split.owner.size, split.owner.rank
+    for i, section in ipairs(split.sections) do
+      own[i], start = whole:narrow(split.dim, start + rank * section / size, section / size), start + section
+    end
+    return torch.cat(own, split.dim)
+  end
   return whole:narrow(split.dim, split.start, math.min(largest_part(split), split.total - split.start))
 end
 
@@ -396,6 +419,29 @@ end
 function M.column(owner, layer, x)
   local entered = enter(owner, x)
   return with_update(layer, entered, fused.linear(entered, layer.weight, layer.bias))
+end
+
+--- Returns x as the layers see it that are split by columns: all tokens, with a gradient that is summed over the
+--- ranks. For values that their parts of the features use next to their own results.
+---@param weight torch.Tensor of such a layer; nothing is done where it is whole
+---@param x torch.Tensor [tokens, features]
+---@return torch.Tensor
+function M.entered(weight, x)
+  local split = splits[weight]
+  return split and enter(split.owner, x) or x
+end
+
+--- Normalises features that lie in parts on the ranks. The mean of squares is over all of them.
+---@param layer nn.RMSNorm
+---@param x torch.Tensor [..., this rank's features]
+---@return torch.Tensor
+function M.rms_norm(layer, x)
+  local split = splits[layer.weight]
+  local y = x:to(x.dtype == torch.float64 and torch.float64 or torch.float32)
+  local squares = sum_in_place(split.owner, y:square():sum({ -1 }, true))
+  if torch.is_grad_enabled() and squares.requires_grad then squares = sum_gradient(split.owner, squares) end
+  local mean = squares / (split.total * (split.copies or 1)) -- each part is there so many times
+  return layer.weight * (y * torch.rsqrt(mean + layer.eps)):to(x.dtype)
 end
 
 --- A linear layer whose input is a part of the features.

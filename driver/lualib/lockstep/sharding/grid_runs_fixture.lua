@@ -57,10 +57,21 @@ for _, ranks in ipairs { 1, 2, 4 } do
     for j, options in ipairs(both_kinds(i + ranks / 2)) do
       local family = ({ "qwen3", "qwen3_few_kv", "qwen3_moe" })[(math.floor(ranks / 2) + i + 2 * j) % 3 + 1]
       add("parallelize", "adapters", ranks, { family }, { tp = tp }, options)
+      local with_dora = ({ "qwen3_few_kv", "phi3" })[(i + j) % 2 + 1]
+      if ranks < 4 or i * j == 4 then add("parallelize", "dora", ranks, { with_dora }, { tp = tp }, options) end
     end
   end
 end
 add("parallelize", "train", 4, { "qwen3" }, { tp = 2, replicas = 2 }, { fully_shard = { deterministic = true } })
+
+-- Plans of other families: fused weights, norms over all heads, sinks, latents. Two layers are two stages.
+add("parallelize", "train", 2, { "olmo3", "gpt_oss", "deepseek_v3" }, { tp = 2 }, sharded())
+add("parallelize", "train", 2, { "gemma3", "deepseek_v3_plain" }, { tp = 2 }, replicas())
+add("parallelize", "train", 2, { "phi3", "gemma3_vision" }, { tp = 2 }, sharded { sequence = true })
+add("parallelize", "train", 2, { "olmo3", "deepseek_v3" }, { tp = 2 }, replicas { sequence = true })
+add("parallelize", "train", 4, { "olmo3" }, { tp = 4 }, sharded { sequence = true })
+add("parallelize", "train", 4, { "phi3", "deepseek_v3" }, { tp = 2, pp = 2 }, replicas())
+add("parallelize", "train", 4, { "gpt_oss", "gemma3" }, { tp = 2, pp = 2 }, replicas { sequence = true })
 
 -- States, folders and generation: each goes on from a grid in the others.
 for _, use in ipairs { "state", "folder", "generation" } do
@@ -73,6 +84,14 @@ for _, use in ipairs { "state", "folder", "generation" } do
     end
   end
 end
+
+add("parallelize_state", "state", 4, { "phi3" }, { tp = 2 }, sharded())
+add("parallelize_state", "state", 4, { "phi3" }, { tp = 2 }, replicas { sequence = true })
+add("parallelize_state", "folder", 4, { "olmo3" }, { tp = 4 }, replicas { sequence = true })
+add("parallelize_state", "folder", 4, { "phi3" }, { tp = 2 }, sharded())
+add("parallelize_state", "folder", 4, { "gpt_oss" }, { tp = 2 }, replicas())
+add("parallelize_state", "generation", 4, { "olmo3", "phi3", "deepseek_v3" }, { tp = 2 }, replicas())
+add("parallelize_state", "generation", 4, { "gpt_oss", "gemma3_vision" }, { tp = 2 }, sharded { sequence = true })
 
 -- cp ------------------------------------------------------------------------------------------------------
 
@@ -94,6 +113,7 @@ end
 add("parallelize_context", "train", 4, { "qwen3", "qwen3_vl" }, { cp = 2, tp = 2 },
   sharded { cp = "ring", sequence = true })
 add("parallelize_context", "train", 4, { "qwen3_moe" }, { cp = 2, tp = 2 }, sharded { sequence = true })
+add("parallelize_context", "train", 4, { "deepseek_v3" }, { cp = 2, tp = 2 }, sharded { cp = "ring", sequence = true })
 
 -- ep ------------------------------------------------------------------------------------------------------
 
@@ -119,6 +139,7 @@ add("expert_parallel", "train", 4, { "qwen3_moe" }, { tp = 2, cp = 2, ep = 2 },
   sharded { cp = "ring", sequence = true })
 add("expert_parallel", "train", 4, { "qwen3_moe" }, { tp = 2, ep = 2 }, sharded())
 add("expert_parallel", "train", 4, { "qwen3_moe" }, { tp = 2, ep = 2 }, replicas())
+add("expert_parallel", "train", 4, { "deepseek_v3" }, { tp = 2, ep = 2 }, sharded { sequence = true })
 add("expert_parallel", "train", 4, { "qwen3_moe" }, { ep = 2, replicas = 2 }, sharded())
 
 for _, ranks in ipairs { 2, 4 } do

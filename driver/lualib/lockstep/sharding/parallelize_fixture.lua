@@ -1,6 +1,7 @@
 --- Tiny models on grids against one rank with the whole model and all micro-batches, in float64.
 
 local copy = require("lockstep.plain").copy
+local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local lora = require "lockstep.lora"
 local models = require "lockstep.models"
@@ -49,6 +50,27 @@ M.CONFIGS.qwen3_vl_moe = copy(M.CONFIGS.qwen3_vl, { model_type = "qwen3_vl_moe",
   text_config = copy(M.CONFIGS.qwen3_vl.text_config, { num_experts = 4, num_experts_per_tok = 2,
     moe_intermediate_size = 12 }) })
 
+
+-- Families whose attention or MLP is not Llama's. Two layers: of some one has a window, or is dense.
+local WINDOWS = { sliding_window = 5, layer_types = { "sliding_attention", "full_attention" } }
+M.CONFIGS.olmo3 = with(copy(WINDOWS, { architectures = { "Olmo3ForCausalLM" }, model_type = "olmo3",
+  attention_bias = true }))
+M.CONFIGS.phi3 = with { architectures = { "Phi3ForCausalLM" }, model_type = "phi3", sliding_window = 7,
+  partial_rotary_factor = 0.75 }
+M.CONFIGS.gpt_oss = with(copy(WINDOWS, { architectures = { "GptOssForCausalLM" }, model_type = "gpt_oss",
+  num_local_experts = 4, num_experts_per_tok = 2, output_router_logits = true, router_aux_loss_coef = 0.05 }))
+M.CONFIGS.gemma3 = with(copy(WINDOWS, { architectures = { "Gemma3ForCausalLM" }, model_type = "gemma3_text",
+  query_pre_attn_scalar = 11, tie_word_embeddings = true }))
+M.CONFIGS.gemma3_vision = { architectures = { "Gemma3ForConditionalGeneration" }, model_type = "gemma3",
+  image_token_index = 57, mm_tokens_per_image = 4, text_config = copy(M.CONFIGS.gemma3),
+  vision_config = { hidden_size = 16, intermediate_size = 20, num_hidden_layers = 1, num_attention_heads = 2,
+    num_channels = 3, image_size = 8, patch_size = 2 } }
+M.CONFIGS.deepseek_v3 = with { architectures = { "DeepseekV3ForCausalLM" }, model_type = "deepseek_v3",
+  num_key_value_heads = 4, head_dim = 4, kv_lora_rank = 6, q_lora_rank = 10, qk_nope_head_dim = 6,
+  qk_rope_head_dim = 4, v_head_dim = 7, n_routed_experts = 4, n_group = 2, topk_group = 1, num_experts_per_tok = 2,
+  moe_intermediate_size = 12, n_shared_experts = 1, first_k_dense_replace = 1 }
+M.CONFIGS.deepseek_v3_plain = copy(M.CONFIGS.deepseek_v3, { q_lora_rank = core.null, first_k_dense_replace = 0 })
+
 --- Returns a model of a form, the same on every rank.
 ---@param form string
 ---@param seed integer
@@ -79,6 +101,10 @@ function M.new_batch(form, generator_seed)
     batch.image_grid_thw = torch.tensor({ { 1, 2, 4 } }, { dtype = torch.int64 })
     batch.pixel_values = torch.randn { 8, 24 }
     batch.input_ids[{ { first, first + 2 } }]:fill_(57)
+  elseif form == "gemma3_vision" then
+    batch.image_grid_thw = torch.tensor({ { 1, 4, 4 } }, { dtype = torch.int64 })
+    batch.pixel_values = torch.randn { 16, 12 }
+    batch.input_ids[{ { first, first + 4 } }]:fill_(57)
   end
   return batch
 end

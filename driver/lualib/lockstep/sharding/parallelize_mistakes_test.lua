@@ -36,9 +36,33 @@ t.test("NoiseOnEmbeddingsNeedsWholeSequencesAndTheWholeModel", function()
   t.equal(torch.is_tensor((sharding.parallelize(net, CP)({ input_ids = torch.arange(8) }, "loss"))), true)
 end)
 
-t.test("AModelOfFusedWeightsTakesNoPlan", function()
-  t.raises("Phi3ForCausalLM has no plan of its own, and a plan would not be right", sharding.parallelize, load "phi3",
-    TP, { plan = { ["layers.*.mlp.gate_up_proj"] = "column", ["layers.*.mlp.down_proj"] = "row" } })
+t.test("AModelThatCannotBeSplitTakesNoPlan", function()
+  local net = load "phi3"
+  net.tensor_plan = false
+  t.raises("Phi3ForCausalLM says that its layers cannot be split", sharding.parallelize, net, TP,
+    { plan = { ["layers.*.mlp.gate_up_proj"] = "column", ["layers.*.mlp.down_proj"] = "row" } })
+end)
+
+t.test("FusedWeightsAndSinksThatDoNotDivideAreErrors", function()
+  local function refused(text, name, change)
+    local net = load(name)
+    local plan = change(net.model.layers[1], net.settings)
+    t.raises("sharding.tensor_parallel: " .. text, sharding.parallelize, net, TP, { plan = plan })
+  end
+  refused('"model.layers.0.self_attn.qkv_proj": 1 heads cannot be divided by 2 ranks; ranks cannot share heads of keys '
+    .. "and values that are one weight", "phi3", function(_, c) c.num_key_value_heads = 1 end)
+  refused('"model.layers.0.mlp.gate_up_proj": a section of 35 output features cannot be divided by 2 ranks', "phi3",
+    function(layer) layer.mlp.gate_up_proj.sections = { 35, 37 } end)
+  refused('"model.layers.0.mlp.gate_up_proj": its sections, of 60 output features, are for a "column" layer with as '
+    .. 'many, not for a "column" layer with 72', "phi3",
+    function(layer) layer.mlp.gate_up_proj.sections = { 30, 30 } end)
+  refused('"model.layers.0.self_attn.sinks" is a parameter of several modules', "gpt_oss",
+    function(layer) layer.mlp.shared = layer.self_attn.sinks end)
+  refused('"model.layers.0.self_attn.q_proj" is a column layer, but "model.layers.0.self_attn.kv_b_proj" is not',
+    "deepseek_v3_plain", function(_, c)
+      c.num_attention_heads = 4
+      return { ["layers.*.self_attn.q_proj"] = "column", ["layers.*.self_attn.o_proj"] = "row" }
+    end)
 end)
 
 t.test("ReplicasAreComparedOnlyWhereTheyComputeTheSame", function()

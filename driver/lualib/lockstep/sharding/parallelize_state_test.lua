@@ -19,12 +19,15 @@ local function make(form, seed, one)
   return model, fixture.new_optimizer(model:parameters()), grid
 end
 
-for _, form in ipairs { "qwen3_few_kv", "qwen3_vl" } do
+for _, form in ipairs { "qwen3_few_kv", "qwen3_vl", "phi3" } do
   t.test("AStateGoesOnInEveryOtherGrid_" .. form, function()
     local _, _, plain = fixture.train_alone(form, 5, 4, 3)
     torch.manual_seed(#form)
-    local rows = rows_of "state"
-    local first = rows[torch.randint(#rows, {}):item() + 1]
+    local rows, can_begin = rows_of "state", {}
+    for _, one in ipairs(rows) do -- the two heads of keys and values of phi3 are not for four ranks
+      if form ~= "phi3" or one.sizes.tp < 4 then can_begin[#can_begin + 1] = one end
+    end
+    local first = can_begin[torch.randint(#can_begin, {}):item() + 1]
     local model, optimizer, grid = make(form, 5, first)
     fixture.train(model, optimizer, grid, { form = form, seed = 5, rows = 4, steps = 1 })
     run:state { model = model, optimizer = optimizer }

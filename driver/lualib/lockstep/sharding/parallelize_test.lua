@@ -23,11 +23,10 @@ for _, row in ipairs(runs.of("parallelize", "train", WORLD)) do
   t.test("AGridLearnsAsOneRank_" .. runs.name(row), function() fixture.check(row.sizes, row.options, o) end)
 end
 
-for _, row in ipairs(runs.of("parallelize", "adapters", WORLD)) do
-  t.test("AdaptersLearnAsOnOneRank_" .. runs.name(row), function()
-    local form, tp = row.family, row.sizes.tp
-    local model, plain = fixture.check(row.sizes, row.options,
-      { form = form, seed = tp, lora = { r = 3, targets = "all-linear" } })
+local function check_adapters(row, dora)
+  t.test((dora and "Dora" or "Adapters") .. "LearnAsOnOneRank_" .. runs.name(row), function()
+    local form, tp, options = row.family, row.sizes.tp, { r = 3, targets = "all-linear", dora = dora }
+    local model, plain = fixture.check(row.sizes, row.options, { form = form, seed = tp, lora = options })
     local path = dist.all_gather_object(("%s/%s"):format(run.dir, runs.name(row)))[1]
     lora.save(model, path)
     local again = fixture.build(form, tp)
@@ -35,8 +34,7 @@ for _, row in ipairs(runs.of("parallelize", "adapters", WORLD)) do
     fixture.same(again:state_dict(), plain:state_dict(), "saved")
 
     -- A model with other adapters takes each rank's parts of the saved ones.
-    local other = sharding.parallelize(fixture.build(form, tp, { r = 3, targets = "all-linear" }),
-      sharding.grid(row.sizes), row.options)
+    local other = sharding.parallelize(fixture.build(form, tp, options), sharding.grid(row.sizes), row.options)
     t.truthy(lora.load(other, path) > 0)
     local expected, loaded = fixture.whole(model), fixture.whole(other)
     for name, value in pairs(expected) do
@@ -48,6 +46,16 @@ for _, row in ipairs(runs.of("parallelize", "adapters", WORLD)) do
     fixture.same(fixture.whole(model), plain:state_dict(), "merged")
   end)
 end
+
+for _, row in ipairs(runs.of("parallelize", "adapters", WORLD)) do check_adapters(row, false) end
+for _, row in ipairs(runs.of("parallelize", "dora", WORLD)) do check_adapters(row, true) end
+
+-- Layers by rows drop other values of their parts, so only layers by columns compute what one rank does.
+t.test("DoraWithDropoutLearnsAsOnOneRank", function()
+  if WORLD ~= 2 then return end
+  fixture.check({ tp = 2 }, { fully_shard = false, sequence = true }, { form = "phi3", seed = 3,
+    lora = { r = 3, targets = { "qkv_proj", "gate_up_proj" }, dora = true, dropout = 0.3 } })
+end)
 
 t.test("ANormSummedOverAllRanksByHandCountsWholeWeightsSeveralTimes", function()
   if WORLD == 1 then return end

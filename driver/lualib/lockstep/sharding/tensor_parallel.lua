@@ -36,14 +36,14 @@ end
 --- was made before.
 ---@param p torch.Tensor
 ---@param dim integer
----@param one {kind: string}
+---@param one {kind: string, copies: integer?, sections: integer[]?}
 ---@param owner sharding.Members
 local function cut(p, dim, one, owner)
   local copies = one.copies or 1
   local total = p:size(dim)
   local most = splits.largest_part(total, owner.size, copies)
   local split = { owner = owner, dim = dim, total = total, start = most * math.floor(owner.rank / copies),
-    kind = one.kind, copies = one.copies }
+    kind = one.kind, copies = one.copies, sections = dim == 0 and one.sections or nil }
   local part = splits.own(p:detach(), split):contiguous():clone()
   p.grad = nil
   -- Autograd forgets the old shape, which a graph of an earlier pass keeps, with the dtype alone.
@@ -78,21 +78,30 @@ local function wrap(one, owner)
 end
 
 --- Splits the factor of an adapter B A that has the layer's split dimension. The other one is whole, and each rank's
---- gradient of it covers a part.
+--- gradient of it covers a part. DoRA's lengths of rows go with the rows.
 local function split_adapter(module, dim, one, owner)
-  local parted, whole = module.lora_B.weight, module.lora_A.weight
+  local parted, whole, lengths = module.lora_B.weight, module.lora_A.weight, module.lora_magnitude_vector
   if dim == 1 then parted, whole = whole, parted end
   cut(parted, dim, one, owner)
   splits.sum_parameter(owner, whole)
+  if lengths and dim == 0 then cut(lengths, 0, one, owner) end
+  if lengths and dim == 1 then splits.sum_parameter(owner, lengths) end
 end
 
 --- `joins`: a head puts the tokens together itself, because the model does not.
 local function split_layer(one, owner, joins)
   local module, dim = one.module, one.kind == "row" and 1 or 0
+  if torch.is_tensor(module) then return cut(module, 0, one, owner) end
   cut(module.weight, dim, one, owner)
   if dim == 0 and module.bias then cut(module.bias, 0, one, owner) end
   if adapters.of(module) then split_adapter(module, dim, one, owner) end
-  if one.kind == "column" then
+  if one.sections then
+    module.sections = {}
+    for i, section in ipairs(one.sections) do module.sections[i] = section / owner.size end
+  end
+  if getmetatable(module) == nn.RMSNorm then
+    module.forward = splits.rms_norm
+  elseif one.kind == "column" then
     module.forward = function(layer, x) return splits.column(owner, layer, x) end
   elseif one.kind == "row" then
     module.forward = function(layer, x) return splits.row(owner, layer, x) end
@@ -121,8 +130,8 @@ local function split(model, opts, has_values)
   end
   local o = options.read("sharding.tensor_parallel", opts,
     { group = options.optional, plan = options.optional, sequence = false })
-  check(model.tensor_plan ~= false, "%s has no plan of its own, and a plan would not be right: it has fused weights, "
-    .. "or weights of all heads together; take fully_shard or pp", model.class_name)
+  check(model.tensor_plan ~= false, "%s says that its layers cannot be split (tensor_plan = false); take fully_shard "
+    .. "or pp", model.class_name)
   local own_plan = type(model.tensor_plan) == "function" and model:tensor_plan() or nil
   check(o.plan == nil or type(o.plan) == "table",
     'plan must be a table of names and kinds, such as { ["layers.*.up"] = "column" }, not a %s', type(o.plan))
@@ -167,6 +176,10 @@ end
 --- rank computes a part of an nn.Linear's output features. "row": each rank takes a part of the input features, those
 --- of the columns before, and results are added up. "vocabulary": a table of embeddings, or a head whose scores are put
 --- together. Default: the model's own plan, of models that models.load returns.
+---
+--- "column" is also for an nn.RMSNorm over such output features, whose mean of squares is then over all ranks, and for
+--- a parameter with a row for each head. A layer of several weights, one behind another, has their numbers of rows in
+--- `layer.sections`. Each is divided, and `layer.sections` then has the numbers of this rank.
 ---
 --- `sequence`: values between the layers are split by tokens, so that norms and residuals take a part of the memory. A
 --- batch then has a multiple of the group's size in tokens. A plan of one's own says where tokens are divided ("split":

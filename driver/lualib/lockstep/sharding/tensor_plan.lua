@@ -3,6 +3,7 @@
 local adapters = require "lockstep.lora.adapters"
 local core = require "lockstep.core"
 local nn = require "lockstep.nn"
+local plain = require "lockstep.plain"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
@@ -46,11 +47,12 @@ end
 
 ---@class sharding.PlannedModule
 ---@field name string
----@field module nn.Module|torch.Tensor a parameter only where the plan says what it sees
+---@field module nn.Module|torch.Tensor
 ---@field kind string
+---@field sections integer[]? rows of each of the weights that are one behind another in this one
 ---@field copies integer? consecutive ranks that hold the same part, of keys and values with fewer heads than ranks
 
---- Returns the modules that a plan names, in the model's order, and parameters of the model itself.
+--- Returns the modules and parameters that a plan names, in the model's order.
 ---@param model nn.Module
 ---@param plan table<string, string>
 ---@param is_own boolean the model's own plan may name modules that it does not have
@@ -75,12 +77,16 @@ function M.find(model, plan, is_own)
       fail('plan: "%s" is a %s layer, but the same module has another name, where it is a %s layer', name, chosen,
         kind_of[module])
     end
-    found[#found + 1] = { name = name, module = module, kind = chosen, is_again = kind_of[module] ~= nil }
+    found[#found + 1] = { name = name, module = module, kind = chosen, is_again = kind_of[module] ~= nil,
+      sections = not torch.is_tensor(module) and nn.fields(module).sections or nil }
     kind_of[module] = chosen
   end
-  for name, module in model:named_modules() do look_at(name, module) end
-  for field, value in pairs(nn.fields(model)) do
-    if torch.is_tensor(value) then look_at(tostring(field), value) end
+  for name, module in model:named_modules() do
+    look_at(name, module)
+    local fields = nn.fields(module)
+    for _, field in ipairs(plain.keys(fields, function(field) return torch.is_tensor(fields[field]) end)) do
+      look_at(name == "" and field or name .. "." .. field, fields[field])
+    end
   end
   for pattern in pairs(plan) do
     if not used[pattern] and not is_own then
@@ -108,6 +114,22 @@ function M.parts_with_own_plan(net)
   end
 end
 
+--- The classes that can be split beside nn.Linear, by kind.
+local CLASSES = { column = { class = nn.RMSNorm, parameter = true, text = ", an nn.RMSNorm or a parameter" },
+  row = { text = "" }, vocabulary = { class = nn.Embedding, text = " or an nn.Embedding" } }
+
+--- Raises unless the weights that are one behind another in a layer can each be divided.
+local function check_sections(one, size, features)
+  local sum = 0
+  for _, section in ipairs(one.sections or {}) do
+    sum = sum + section
+    check(section % size == 0, '"%s": a section of %d output features cannot be divided by %d ranks', one.name, section,
+      size)
+  end
+  check(not one.sections or one.kind == "column" and sum == features, '"%s": its sections, of %d output features, are '
+    .. 'for a "column" layer with as many, not for a "%s" layer with %d', one.name, sum, one.kind, features)
+end
+
 --- Raises where a module cannot be split, or have its forward wrapped, as the plan says.
 ---@param one sharding.PlannedModule
 ---@param size integer
@@ -117,7 +139,6 @@ function M.check_module(one, size, owners, has_own_plan)
   local module, class = one.module, getmetatable(one.module)
   local adapter = not torch.is_tensor(module) and adapters.of(module) or nil
   if adapter and SPLITS_WEIGHTS[one.kind] then
-    check(not adapter.dora, '"%s" has an adapter with DoRA, whose lengths of whole rows cannot be split', one.name)
     class = adapter.class
   end
   if not SPLITS_WEIGHTS[one.kind] then
@@ -130,12 +151,12 @@ function M.check_module(one, size, owners, has_own_plan)
       'plan: "%s" is a "%s" layer, but this model divides and joins its tokens itself', one.name, one.kind)
     return
   end
-  if class ~= nn.Linear and not (one.kind == "vocabulary" and class == nn.Embedding) then
+  local can = CLASSES[one.kind]
+  if class ~= nn.Linear and class ~= can.class and not (can.parameter and torch.is_tensor(module)) then
     fail('"%s" is %s; a "%s" layer is an nn.Linear%s', one.name,
-      torch.is_tensor(module) and "a parameter" or "of the class " .. module.class_name, one.kind,
-      one.kind == "vocabulary" and " or an nn.Embedding" or "")
+      torch.is_tensor(module) and "a parameter" or "of the class " .. module.class_name, one.kind, can.text)
   end
-  local weight = module.weight
+  local weight = torch.is_tensor(module) and module or module.weight
   local dim = one.kind == "row" and 1 or 0
   local features = weight:size(dim)
   if one.kind == "vocabulary" then
@@ -147,7 +168,11 @@ function M.check_module(one, size, owners, has_own_plan)
     fail('"%s": %d %s features cannot be divided by %d ranks', one.name, features,
       dim == 0 and "output" or "input", size / (one.copies or 1))
   end
+  check_sections(one, size, features)
   splits.refuse("sharding.tensor_parallel", weight, "call it once for each model")
+  if torch.is_tensor(module) then
+    return check(owners[module] == 1, '"%s" is a parameter of several modules, which would get a part of it', one.name)
+  end
   for _, name in ipairs { "weight", "bias" } do
     if module[name] and owners[module[name]] > 1 then
       fail('"%s" shares its %s with another module, which would get a part of it', one.name, name)
@@ -175,21 +200,25 @@ end
 ---@param found sharding.PlannedModule[]
 ---@param size integer
 function M.check_heads(model, found, size)
-  local settings, kinds = model.settings, {}
+  local settings, kinds, is_there = model.settings, {}, {}
   if type(settings) ~= "table" then return end
-  local heads_of = { q_proj = settings.num_attention_heads, k_proj = settings.num_key_value_heads,
-    v_proj = settings.num_key_value_heads }
+  local queries, keys = settings.num_attention_heads, settings.num_key_value_heads
+  local projections = { q_proj = queries, k_proj = keys, v_proj = keys, q_b_proj = queries, kv_b_proj = queries }
+  local others = { q_norm = queries, k_norm = keys, sinks = queries, qkv_proj = keys } -- where they are column layers
+  local can_be_few = { k_proj = true, v_proj = true, k_norm = true }
   for _, one in ipairs(found) do kinds[one.name] = one.kind end
+  for name in model:named_modules() do is_there[name] = true end
   for _, one in ipairs(found) do
     local parent, field = one.name:match "^(.-)([^.]*)$"
-    local heads = heads_of[field]
-    if heads and heads < size and field ~= "q_proj" and size % heads == 0 then
+    local heads = projections[field] or one.kind == "column" and others[field] or nil
+    if heads and heads < size and can_be_few[field] and size % heads == 0 then
       one.copies = size / heads
     elseif heads and heads % size ~= 0 then
-      fail('"%s": %d heads cannot be divided by %d ranks', one.name, heads, size)
+      fail('"%s": %d heads cannot be divided by %d ranks%s', one.name, heads, size, field == "qkv_proj"
+        and "; ranks cannot share heads of keys and values that are one weight with the queries" or "")
     end
-    for other in pairs(heads and heads_of or {}) do
-      if kinds[parent .. other] ~= one.kind then
+    for other in pairs(projections[field] and projections or {}) do
+      if is_there[parent .. other] and kinds[parent .. other] ~= one.kind then
         fail('"%s" is a %s layer, but "%s" is not; queries, keys and values are split together', one.name, one.kind,
           parent .. other)
       end
@@ -255,8 +284,9 @@ function M.find_partial(model, found, sequence)
   local has_own_plan = M.parts_with_own_plan(model) -- such a model divides tokens first
   local is_of_adapter = {} -- of split layers, which are split with them
   for _, one in ipairs(found) do
-    if SPLITS_WEIGHTS[one.kind] and adapters.of(one.module) then
+    if SPLITS_WEIGHTS[one.kind] and not torch.is_tensor(one.module) and adapters.of(one.module) then
       is_of_adapter[one.module.lora_A], is_of_adapter[one.module.lora_B] = true, true
+      is_of_adapter[one.module.lora_magnitude_vector or one.module.lora_A] = true
     end
   end
 
@@ -274,7 +304,8 @@ function M.find_partial(model, found, sequence)
     local fields, prefix = nn.fields(module), name == "" and "" or name .. "."
     for field, value in pairs(fields) do
       local is_split = SPLITS_WEIGHTS[kinds[name]] and (field == "weight" or kinds[name] ~= "row")
-      local is_noted = not is_split and not is_of_adapter[module]
+        or SPLITS_WEIGHTS[kinds[prefix .. field]]
+      local is_noted = not is_split and not is_of_adapter[module] and not is_of_adapter[value]
       if is_noted and torch.is_tensor(value) and is_parameter[value] then note(value, prefix .. field) end
     end
     if getmetatable(module) == nn.Dropout and module.p > 0 then note(module, name) end
@@ -282,7 +313,7 @@ function M.find_partial(model, found, sequence)
     for _, letter in ipairs { "q", "k" } do
       local norm = fields[letter .. "_norm"]
       if nn.is_module(norm) and SPLITS_WEIGHTS[kinds[prefix .. letter .. "_proj"]] then
-        kinds[prefix .. letter .. "_norm"] = "features"
+        kinds[prefix .. letter .. "_norm"] = kinds[prefix .. letter .. "_norm"] or "features"
       end
     end
   end

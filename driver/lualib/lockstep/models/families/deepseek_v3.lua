@@ -13,6 +13,8 @@ local experts = require "lockstep.models.experts"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local parameter = require "lockstep.nn.parameter"
+local plain = require "lockstep.plain"
+local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local NAME = "DeepseekV3ForCausalLM"
@@ -50,13 +52,15 @@ local function pad(x, size)
 end
 
 function Attention:forward(x, pass)
-  local tokens, split = x:size(0), { self.still, self.turned }
+  local split = { self.still, self.turned }
   local q = self.q_proj and self.q_proj(x) or self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
+  local tokens = q:size(0) -- sharding.tensor_parallel may split the tokens of x
   q = q:view(tokens, -1, self.still + self.turned)
   local q_still, q_turned = unpack(q:split(split, -1))
   local latent, k_turned = unpack(self.kv_a_proj_with_mqa(x):split({ self.rank, self.turned }, -1))
   local kv = self.kv_b_proj(self.kv_a_layernorm(latent:contiguous())):view(tokens, q:size(1), -1)
   local k_still, v = unpack(kv:split({ self.still, self.value }, -1))
+  k_turned = splits.entered(self.kv_b_proj.weight, k_turned) -- all heads take it
   k_turned = turn(self, k_turned:unsqueeze(1), pass):expand(-1, q:size(1), -1)
   q = torch.cat({ q_still, turn(self, q_turned, pass) }, -1)
   -- Attention wants keys and values of one size.
@@ -73,8 +77,11 @@ function Router:init(c)
   self.e_score_correction_bias = torch.zeros { c.n_routed_experts } -- a buffer, always in float32
 end
 
---- Returns the logits, in float32.
-function Router:forward(x) return torch.linear(x:to(torch.float32), self.weight:to(torch.float32)) end
+--- Returns the logits, in float32, and in float64 where the model is.
+function Router:forward(x)
+  local dtype = x.dtype == torch.float64 and torch.float64 or torch.float32
+  return torch.linear(x:to(dtype), self.weight:to(dtype))
+end
 
 ---@class models.DeepseekV3Mixture: models.Mixture
 local Mixture = experts.Mixture:subclass("DeepseekV3MoE")
@@ -116,8 +123,6 @@ end
 ---@class models.DeepseekV3: models.CausalLM
 local DeepseekV3 = decoder.CausalLM:subclass(NAME)
 DeepseekV3.model_type = "deepseek_v3"
-DeepseekV3.splits_tokens = false -- a router and experts see all tokens
-DeepseekV3.tensor_plan = false -- none: latents belong to all heads
 -- head_dim is that of the rotary part in transformers, which reads it nowhere else.
 DeepseekV3.keys = decoder.keys { attention_bias = false, head_dim = 64, qk_head_dim = options.optional,
   moe_intermediate_size = 2048, n_shared_experts = 1, n_routed_experts = 256, num_local_experts = options.optional,
@@ -156,6 +161,14 @@ function DeepseekV3.read(c)
   local all_dim = rope.rope_type ~= "default" and rope.mscale_all_dim or 0
   if all_dim ~= 0 and rope.factor > 1 then scale = scale * (0.1 * all_dim * math.log(rope.factor) + 1) ^ 2 end
   c.attention_scale = scale
+end
+
+--- See CausalLM.tensor_plan. Latents belong to all heads, so every rank computes them.
+---@return table<string, "column"|"row"|"vocabulary">
+function DeepseekV3.tensor_plan()
+  return plain.copy(decoder.CausalLM.tensor_plan(), { ["layers.*.self_attn.q_b_proj"] = "column",
+    ["layers.*.self_attn.kv_b_proj"] = "column", ["layers.*.mlp.shared_experts.gate_proj"] = "column",
+    ["layers.*.mlp.shared_experts.up_proj"] = "column", ["layers.*.mlp.shared_experts.down_proj"] = "row" })
 end
 
 --- See CausalLM.mlp.

@@ -132,7 +132,11 @@ end
 ---@return integer[] seq_lens
 function Gemma3:inputs(batch)
   local x, angles, seq_lens = decoder.CausalLM.inputs(self, batch)
-  return scaled(self, x), angles, seq_lens
+  local is_later_stage = self.stage_input and self.stage_input.x
+  return is_later_stage and x or scaled(self, x), angles, seq_lens
 end
+
+--- See CausalLM.staged_inputs.
+Gemma3.staged_inputs = Gemma3.inputs
 
 return { Gemma3 = Gemma3, Attention = Attention, Norm = Norm, complete = complete, scaled = scaled }

@@ -151,11 +151,20 @@ end
 local Gemma3Vision = vision_language.VisionLanguage:subclass(NAME)
 Gemma3Vision.model_type = "gemma3"
 Gemma3Vision.tower, Gemma3Vision.theta = Tower, 1e6
-Gemma3Vision.tensor_plan = false
 Gemma3Vision.needs_whole_sequences = true -- for cp: tokens of a picture see each other
 Gemma3Vision.keys = plain.copy(gemma3.Gemma3.keys, { vocab_size = 262208, hidden_size = 2304, intermediate_size = 9216,
   num_hidden_layers = 26, num_attention_heads = 8 })
 Gemma3Vision.read, Gemma3Vision.mlp = gemma3.Gemma3.read, gemma3.Gemma3.mlp
+
+--- See CausalLM.tensor_plan. The tower's layers have names like those of the text, and every rank runs it whole.
+---@return table<string, string>
+function Gemma3Vision.tensor_plan()
+  local plan = { ["model.visual"] = "whole" }
+  for name, kind in pairs(decoder.CausalLM.tensor_plan()) do
+    plan[name:find "^layers" and "language_model." .. name or name] = kind
+  end
+  return plan
+end
 
 --- See CausalLM.layer.
 ---@param c table<string, any>

@@ -12,7 +12,11 @@ local experts = require "lockstep.models.experts"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local parameter = require "lockstep.nn.parameter"
+local plain = require "lockstep.plain"
+local qwen3_moe = require "lockstep.models.qwen3_moe"
 local torch = require "lockstep.torch"
+
+local Qwen3Moe = qwen3_moe.Qwen3Moe
 
 ---@class models.GptOssAttention: models.Attention
 local Attention = decoder.Attention:subclass("GptOssAttention")
@@ -77,9 +81,7 @@ end
 ---@class models.GptOss: models.CausalLM
 local GptOss = decoder.CausalLM:subclass("GptOssForCausalLM")
 GptOss.model_type = "gpt_oss"
-GptOss.splits_tokens = false -- a router and experts see all tokens
 GptOss.needs_whole_sequences = true -- for cp: sinks
-GptOss.tensor_plan = false -- none: each rank would need the sinks of its heads
 GptOss.keys = decoder.keys { attention_bias = true, head_dim = 64, num_key_value_heads = 8, rms_norm_eps = 1e-5,
   rope_theta = 150000, rope_parameters = options.optional, rope_scaling = options.optional, sliding_window = 128,
   layer_types = options.optional, num_local_experts = options.optional, num_experts = options.optional,
@@ -93,6 +95,7 @@ local ROPE = { rope_type = "yarn", factor = 32, beta_fast = 32, beta_slow = 1, t
 ---@param c table<string, any>
 function GptOss.read(c)
   c.num_local_experts = c.num_local_experts or c.num_experts or 128
+  c.num_experts = c.num_local_experts -- for balance_loss
   for _, key in ipairs { "num_experts_per_tok", "num_local_experts" } do
     config.check_whole("GptOssForCausalLM", key, c[key])
   end
@@ -108,6 +111,12 @@ function GptOss.read(c)
   c.windows = config.windows(c)
 end
 
+--- See CausalLM.tensor_plan. A rank has the sinks of its heads.
+---@return table<string, "column"|"row"|"vocabulary">
+function GptOss.tensor_plan()
+  return plain.copy(decoder.CausalLM.tensor_plan(), { ["layers.*.self_attn.sinks"] = "column" })
+end
+
 --- See CausalLM.mlp.
 ---@param c table<string, any>
 ---@return nn.Module
@@ -120,13 +129,6 @@ function GptOss.mlp(c) return Mixture(c) end
 ---@return nn.Module
 function GptOss.layer(c, index, mlp) return decoder.Layer(c, index, mlp, Attention(c, index)) end
 
---- See CausalLM:balance_loss.
----@param router_logits torch.Tensor[] [tokens, experts] of each layer
----@return torch.Tensor?
-function GptOss:balance_loss(router_logits)
-  local c = self.settings
-  if not c.output_router_logits then return nil end
-  return experts.balance_loss(router_logits, c.num_experts_per_tok) * c.router_aux_loss_coef
-end
+for _, name in ipairs { "balance_loss", "balance_size", "balance_statistics" } do GptOss[name] = Qwen3Moe[name] end
 
 return { GptOss = GptOss }

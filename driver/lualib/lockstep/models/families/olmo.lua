@@ -6,6 +6,7 @@ local config = require "lockstep.models.config"
 local decoder = require "lockstep.models.decoder"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local rotaries = require "lockstep.models.families.rotaries"
 
 ---@class models.Olmo2Attention: models.Attention
@@ -23,8 +24,8 @@ end
 ---@return torch.Tensor k
 ---@return torch.Tensor v
 function Olmo2Attention:project(x)
-  local tokens, dim = x:size(0), self.head_dim
-  local q, k = self.q_norm(self.q_proj(x)), self.k_norm(self.k_proj(x))
+  local q, k, dim = self.q_norm(self.q_proj(x)), self.k_norm(self.k_proj(x)), self.head_dim
+  local tokens = q:size(0) -- sharding.tensor_parallel may split the tokens of x
   return q:view(tokens, -1, dim), k:view(tokens, -1, dim), self.v_proj(x):view(tokens, -1, dim)
 end
 
@@ -51,14 +52,11 @@ local Olmo2 = decoder.CausalLM:subclass("Olmo2ForCausalLM")
 Olmo2.model_type = "olmo2"
 Olmo2.keys = decoder.keys { attention_bias = false, rms_norm_eps = 1e-5 }
 
--- The norms of queries and keys see all heads, so attention is whole on every rank, and takes all tokens.
-Olmo2.splits_tokens = false
-
---- See CausalLM.tensor_plan.
+--- See CausalLM.tensor_plan. The norms of queries and keys see all heads.
 ---@return table<string, "column"|"row"|"vocabulary">
 function Olmo2.tensor_plan()
-  return { embed_tokens = "vocabulary", lm_head = "vocabulary", ["layers.*.mlp.gate_proj"] = "column",
-    ["layers.*.mlp.up_proj"] = "column", ["layers.*.mlp.down_proj"] = "row" }
+  return plain.copy(decoder.CausalLM.tensor_plan(), { ["layers.*.self_attn.q_norm"] = "column",
+    ["layers.*.self_attn.k_norm"] = "column" })
 end
 
 --- See CausalLM.read.

@@ -15,8 +15,8 @@ local Attention = decoder.Attention:subclass("Phi3Attention")
 function Attention:init(c, index)
   local q_size, kv_size = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
   self.index, self.head_dim, self.window = index, c.head_dim, c.windows[index]
-  self.sizes = { q_size, kv_size, kv_size }
   self.qkv_proj = nn.Linear(c.hidden_size, q_size + 2 * kv_size, { bias = false })
+  self.qkv_proj.sections = { q_size, kv_size, kv_size }
   self.o_proj = nn.Linear(q_size, c.hidden_size, { bias = false })
 end
 
@@ -26,8 +26,8 @@ end
 ---@return torch.Tensor k
 ---@return torch.Tensor v
 function Attention:project(x)
-  local q, k, v = unpack(self.qkv_proj(x):split(self.sizes, -1))
-  local tokens, dim = x:size(0), self.head_dim
+  local q, k, v = unpack(self.qkv_proj(x):split(self.qkv_proj.sections, -1))
+  local tokens, dim = q:size(0), self.head_dim -- sharding.tensor_parallel may split the tokens of x
   return q:reshape(tokens, -1, dim), k:reshape(tokens, -1, dim), v:reshape(tokens, -1, dim)
 end
 
@@ -48,6 +48,7 @@ local Mlp = nn.Module:subclass("Phi3MLP")
 
 function Mlp:init(hidden, intermediate)
   self.gate_up_proj = nn.Linear(hidden, 2 * intermediate, { bias = false })
+  self.gate_up_proj.sections = { intermediate, intermediate }
   self.down_proj = nn.Linear(intermediate, hidden, { bias = false })
 end
 
@@ -64,8 +65,13 @@ Phi3.keys = decoder.keys { rms_norm_eps = 1e-5, sliding_window = options.optiona
   max_position_embeddings = 4096, resid_pdrop = 0, embd_pdrop = 0,
   partial_rotary_factor = 1, original_max_position_embeddings = 4096 }
 
---- None: a part of qkv_proj's rows would be queries alone, or keys and values alone.
-Phi3.tensor_plan = false
+--- See CausalLM.tensor_plan. A rank has its rows of each of the weights that are one behind another.
+---@return table<string, "column"|"row"|"vocabulary">
+function Phi3.tensor_plan()
+  return { embed_tokens = "vocabulary", lm_head = "vocabulary", ["layers.*.self_attn.qkv_proj"] = "column",
+    ["layers.*.self_attn.o_proj"] = "row", ["layers.*.mlp.gate_up_proj"] = "column",
+    ["layers.*.mlp.down_proj"] = "row" }
+end
 
 --- See CausalLM.read.
 ---@param c table<string, any>

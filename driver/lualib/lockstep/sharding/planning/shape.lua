@@ -6,6 +6,7 @@
 local cut = require "lockstep.sharding.pipeline.cut"
 local plain = require "lockstep.plain"
 local tensor_plan = require "lockstep.sharding.tensor_plan"
+local torch = require "lockstep.torch"
 
 local M = {}
 
@@ -53,7 +54,9 @@ local function planned(model)
   local found, owners = tensor_plan.find(model, plan, true), tensor_plan.count_owners(model)
   local has_own_plan = tensor_plan.parts_with_own_plan(model)
   for _, one in ipairs(found) do
-    if tensor_plan.splits_weights(one.kind) then
+    if torch.is_tensor(one.module) then
+      kinds[one.module] = tensor_plan.splits_weights(one.kind) and one.kind or nil
+    elseif tensor_plan.splits_weights(one.kind) then
       kinds[one.module.weight] = one.kind
       if one.kind ~= "row" and one.module.bias then kinds[one.module.bias] = one.kind end
     end
