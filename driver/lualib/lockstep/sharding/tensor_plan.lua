@@ -171,7 +171,8 @@ function M.check_module(one, size, owners, has_own_plan)
   check_sections(one, size, features)
   splits.refuse("sharding.tensor_parallel", weight, "call it once for each model")
   if torch.is_tensor(module) then
-    return check(owners[module] == 1, '"%s" is a parameter of several modules, which would get a part of it', one.name)
+    check(owners[module] == 1, '"%s" is a parameter of several modules, which would get a part of it', one.name)
+    return
   end
   for _, name in ipairs { "weight", "bias" } do
     if module[name] and owners[module[name]] > 1 then
