@@ -39,11 +39,12 @@ batching::PrepareOptions ReadOptions(const json& given) {
   options.pad_to_multiple_of = given.at("pad_to_multiple_of");
   options.pad_token_id = given.at("pad_token_id");
   const std::string balance = given.at("balance");
-  TORCH_CHECK_VALUE(balance == "makespan" || balance == "round_robin",
+  const bool is_round_robin = balance == "round_robin";
+  // "lockstep" is the former name of "makespan".
+  TORCH_CHECK_VALUE(is_round_robin || balance == "makespan" || balance == "lockstep",
                     "prepare: balance must be \"makespan\" or \"round_robin\", not \"", balance,
                     "\"");
-  options.balance =
-      balance == "makespan" ? batching::Balance::kMakespan : batching::Balance::kRoundRobin;
+  options.balance = is_round_robin ? batching::Balance::kRoundRobin : batching::Balance::kMakespan;
   if (given.contains("worth_a_step")) options.worth_a_step = given["worth_a_step"];
   if (given.contains("cost")) {
     options.sequence_cost = [cost = ReadCost(given["cost"].at(0))](int64_t tokens) {

@@ -5,7 +5,7 @@
    for GPUs) are its only public targets.
 3. What talks to c10d, to Gloo or to `_`-prefixed ATen operators is one file (.h and .cc) of each library.
    ProcessGroup.hpp, Store.hpp and Types.hpp do not count: they name what a caller hands over.
-4. Only driver/lua/bind/<library>/ includes a library's headers. driver/ranks/ builds on sharding too.
+4. In driver/ only lua/bind/<library>/ includes a library's headers; ranks/ and watching/ build on sharding, too. Tests may include more.
    A library includes no header of ours but its own. A binding translates: it calls no store, sends no messages and locks no file.
 5. scripts/ and driver/lualib/lockstep/ are Lua, and what the tests there read; scripts depend on the driver alone, and
    require its public modules: lockstep.core is private to the Lua library.
@@ -123,8 +123,14 @@ def _check_core_sources(top, rule, label):
                 yield f"{rule.package}/{name}:{line}: includes {header}; the core {label} knows nothing of libtorch"
 
 
-def _binds(path, library):
-    return path.startswith(f"driver/lua/bind/{library}/")
+# Rooms of driver/ that build on a library, besides its binding.
+_ROOMS_ON = {"sharding": ("ranks/", "watching/")}
+
+
+def _may_include(path, library):
+    is_test = _stem(path).endswith("_test") and not path.startswith("driver/lua")
+    rooms = (f"lua/bind/{library}/", *_ROOMS_ON.get(library, ()))
+    return is_test or path.startswith(tuple(f"driver/{room}" for room in rooms))
 
 
 def check_includes(top):
@@ -142,8 +148,8 @@ def check_includes(top):
             is_ours = owner in LIBRARIES + ("driver", "scripts")
             if library and (_LUA_HEADERS.search(header) or is_ours and owner != library):
                 yield f"{where}; {library} knows no other library, no driver and no Lua"
-            if path.startswith(("driver/lua/", "driver/lualib/")) and owner in LIBRARIES and not _binds(path, owner):
-                yield f"{where}; the only bindings that know {owner} are those in driver/lua/bind/{owner}/"
+            if folder == "driver" and owner in LIBRARIES and not _may_include(path, owner):
+                yield f"{where}; only driver/{' and driver/'.join([f'lua/bind/{owner}/', *_ROOMS_ON.get(owner, ())])} may"
             if library and _UNSTABLE_HEADERS.match(header):
                 unstable.setdefault(library, {}).setdefault(_stem(path), f"{path}:{line}")
         for match in _BINDING_LOGIC.finditer(text) if path.startswith("driver/lua/bind/") else ():

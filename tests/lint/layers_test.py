@@ -111,6 +111,15 @@ class LayersTest(unittest.TestCase):
             with self.subTest(path):
                 self.assert_finds({path: '#include "batching/plan.h"\n'}, f"{path}:1", "driver/lua/bind/batching/")
 
+    def test_a_room_that_includes_a_library_it_does_not_build_on_is_found(self):
+        for path, header in (("driver/ranks/world.cc", "mimo/batch/ownership.h"), ("driver/files/files.cc", "sharding/guard.h"),
+                             ("driver/lua/vm/vm.cc", "batching/plan.h"), ("driver/launch/rank.cc", "checkpoint/region.h")):
+            self.assert_finds({path: f'#include "{header}"\n'}, f"includes {header}; only driver/lua/bind/")
+
+    def test_the_runtime_builds_on_sharding(self):
+        changes = {"driver/ranks/world.cc": '#include "sharding/guard.h"\n', "driver/graph/graph_test.cc": '#include "kernels/rows.h"\n'}
+        self.assertEqual([], fixture.problems(layers.check, changes))
+
     def test_a_binding_in_several_files_is_fine(self):
         changes = {"driver/lua/bind/batching/plan.cc": '#include "batching/plan.h"\n'}
 

@@ -34,7 +34,11 @@ local function is_nothing(value)
   return value == nil or value == core.null or value == false or type(value) == "table" and next(value) == nil
 end
 
-local function array(value) return type(value) == "table" and value or {} end
+--- Returns a value of a config that must be an array, or an empty one.
+---@param value any
+---@return table
+function M.array(value) return type(value) == "table" and value or {} end
+local array = M.array
 
 --- Returns the name in a pattern without "^" in front and without backslashes.
 local function unescaped(key) return (key:gsub("^%^", ""):gsub("\\%.", ".")) end

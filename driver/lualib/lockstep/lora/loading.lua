@@ -42,8 +42,6 @@ local function find_wanted(folder, holders)
   return parameters
 end
 
-local function array(value) return type(value) == "table" and value or {} end
-
 local function is_given(value)
   return value ~= nil and value ~= core.null and not (type(value) == "table" and next(value) == nil)
 end
@@ -57,7 +55,7 @@ local function check_targets(caller, model, folder, saved)
   local is_saved = {}
   for _, one in ipairs(saved) do is_saved[one.name] = true end
   for name, module in model:named_modules() do
-    for _, target in ipairs(array(config.target_modules)) do
+    for _, target in ipairs(files.array(config.target_modules)) do
       if adapters.matches(name, target) and adapters.is_a(module, nn.Linear) and not folder.wanted[name]
           and not is_saved[name] then
         core.raise(string.format('%s has no adapter for "%s", which target_modules names ("%s")', caller, name, target))
@@ -69,7 +67,7 @@ end
 --- Finds the modules that are saved as a whole. A folder keeps the tie of head and embedding if it says so, or if it
 --- has one value for both. In any other folder they are apart. Returns also whether the model's must be untied.
 local function find_saved(caller, model, folder)
-  local names, others = array(folder.config.modules_to_save), folder.contents.others
+  local names, others = files.array(folder.config.modules_to_save), folder.contents.others
   local saved, tied = adapters.find_modules_to_save(caller, model, names), adapters.tied_head(model)
   local count, embedding = 0, nil
   for name, module in model:named_modules() do
@@ -93,7 +91,7 @@ end
 function M.choose(model, folder)
   local caller = "lora.load: " .. folder.dir
   local saved, unties = find_saved(caller, model, folder)
-  local holders = experts.find(caller, model, array(folder.config.target_parameters))
+  local holders = experts.find(caller, model, files.array(folder.config.target_parameters))
   local parameters, layers = find_wanted(folder, holders), {}
   local names = plain.keys(folder.wanted, function(name) return not parameters[name] end)
   -- A full name may also be the last names of a layer elsewhere.

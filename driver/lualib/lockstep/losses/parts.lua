@@ -19,12 +19,6 @@ local function needs_gradient(x) return torch.is_grad_enabled() and x.requires_g
 ---@return torch.Tensor
 function M.shared(owner, x) return needs_gradient(x) and splits.sum_gradient(owner, x:view(x.shape)) or x end
 
---- Returns the sum over the ranks. Each rank's gradient is that of the sum. x must not be kept for backward.
-local function add_up(owner, x)
-  dist.all_reduce(x:detach(), "sum", { group = owner.group })
-  return x
-end
-
 --- Returns this rank's scores, in float32 or float64.
 ---@param hidden torch.Tensor [rows, hidden]
 ---@param weight torch.Tensor this rank's rows
@@ -41,7 +35,7 @@ end
 ---@return torch.Tensor # [rows]
 function M.logsumexp(owner, scores)
   local largest = dist.all_reduce(scores:detach():amax({ -1 }), "max", { group = owner.group })
-  return add_up(owner, (scores - largest:unsqueeze(-1)):exp():sum({ -1 })):log() + largest
+  return splits.sum_in_place(owner, (scores - largest:unsqueeze(-1)):exp():sum({ -1 })):log() + largest
 end
 
 --- Returns this rank's part of the log-probabilities.
@@ -56,7 +50,7 @@ end
 ---@param owner nn.SplitGroup
 ---@param x torch.Tensor [rows, this rank's part]
 ---@return torch.Tensor # [rows]
-function M.sum(owner, x) return add_up(owner, x:sum({ -1 })) end
+function M.sum(owner, x) return splits.sum_in_place(owner, x:sum({ -1 })) end
 
 --- Returns this rank's part of a value that every rank has of the whole vocabulary.
 ---@param split nn.Split of the weight
@@ -78,7 +72,7 @@ function M.token_losses(split, scores, labels, o)
   local index = labels - split.start
   local elsewhere = index:lt(0):logical_or(index:ge(scores:size(-1)))
   local picked = scores:gather(-1, index:masked_fill(elsewhere, 0):unsqueeze(-1)):squeeze(-1)
-  local losses = total - add_up(owner, picked:masked_fill(elsewhere, 0)) * (1 - o.label_smoothing)
+  local losses = total - splits.sum_in_place(owner, picked:masked_fill(elsewhere, 0)) * (1 - o.label_smoothing)
   if o.label_smoothing > 0 then losses = losses - M.sum(owner, scores) * (o.label_smoothing / split.total) end
   if o.z_loss > 0 then losses = losses + total:square() * o.z_loss end
   return losses:masked_fill(labels:eq(o.ignore_index), 0)

@@ -1,19 +1,17 @@
 --- First values of a model's weights.
 
 local core = require "lockstep.core"
+local host_memory = require "lockstep.host_memory"
 local nn = require "lockstep.nn"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
 
---- Returns the bytes of this machine's memory and swap space.
+--- Returns the bytes of memory, within the limit of the control group, and swap space that this process may have.
 local function machine_bytes()
-  local text, kilobytes = plain.read_file("/proc/meminfo") or "", 0
-  for _, key in ipairs { "MemTotal", "SwapTotal" } do
-    kilobytes = kilobytes + (tonumber(text:match(key .. ":%s*(%d+) kB")) or 0)
-  end
-  return kilobytes > 0 and kilobytes * 1024 or math.huge
+  local swap = (plain.read_file("/proc/meminfo") or ""):match "SwapTotal:%s*(%d+) kB"
+  return host_memory.total() + 1024 * (tonumber(swap) or 0)
 end
 
 --- Throws if a model that was built on "meta" does not fit in this machine's memory: Linux would grant it, and end the

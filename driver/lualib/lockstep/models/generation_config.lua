@@ -33,10 +33,6 @@ local NEUTRAL = { bad_words_ids = {}, constraints = {}, diversity_penalty = 0, e
   num_beam_groups = 1, num_beams = 1, num_return_sequences = 1, remove_invalid_values = false,
   renormalize_logits = false, typical_p = 1 }
 
-local function given(value)
-  if value ~= core.null then return value end
-end
-
 local function is_neutral(key, value)
   local neutral = NEUTRAL[key]
   return value == neutral or type(neutral) == "table" and type(value) == "table" and next(value) == nil
@@ -45,7 +41,7 @@ end
 --- Prints a line on rank 0 with the keys that models.generate does not read.
 local function name_unread(file)
   local unread = plain.keys(file, function(key, value)
-    return given(value) ~= nil and not OPTIONS[key] and not SAMPLING[key] and not HARMLESS[key]
+    return plain.given(value) ~= nil and not OPTIONS[key] and not SAMPLING[key] and not HARMLESS[key]
       and not is_neutral(key, value)
   end)
   for i, key in ipairs(unread) do unread[i] = ('"%s"'):format(key) end
@@ -69,12 +65,12 @@ function M.read(folder)
   if type(file) ~= "table" then fail("%s must hold a JSON object", path) end
   name_unread(file)
   local options = { temperature = 0 }
-  for key, option in pairs(OPTIONS) do options[option] = given(file[key]) end
+  for key, option in pairs(OPTIONS) do options[option] = plain.given(file[key]) end
   if options.forced_begin then options.forced_begin = { options.forced_begin } end
   if type(options.forced_end) == "number" then options.forced_end = { options.forced_end } end
   if file.do_sample == true then
     for key, default in pairs(SAMPLING) do
-      local value = given(file[key])
+      local value = plain.given(file[key])
       if value == nil then value = default end
       options[key] = value
     end

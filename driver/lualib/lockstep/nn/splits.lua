@@ -153,10 +153,14 @@ end
 
 --- Adds x up over the ranks, in place, and leaves its gradient as it is. x is the result of an operator that does not
 --- keep it for backward.
+---@param owner nn.SplitGroup
+---@param x torch.Tensor
+---@return torch.Tensor x
 local function sum_in_place(owner, x)
   dist.all_reduce(x:detach(), "sum", { group = owner.group })
   return x
 end
+M.sum_in_place = sum_in_place
 
 --- Sums the gradient of a tensor over the ranks.
 ---@param owner nn.SplitGroup
