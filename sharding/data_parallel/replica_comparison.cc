@@ -51,8 +51,8 @@ at::Tensor BitsOf(const at::Tensor& tensor) {
   }
 }
 
-// Returns a number for each parameter that another value of it would change: the sum of its bits,
-// as integers modulo 2^64. Waits for the device once.
+// Returns a number for each parameter: the sum of its bits, as integers modulo 2^64. A change of
+// one element changes it. Elements that trade places do not. Waits for the device once.
 std::vector<int64_t> ChecksumsOf(const std::vector<NamedTensor>& parameters) {
   if (parameters.empty()) return {};
   const at::NoGradGuard no_grad;
