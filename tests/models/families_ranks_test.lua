@@ -15,7 +15,8 @@ local FOLDERS = dofile "tests/models/families_fixture.lua"
 local PROMPTS = { { 3, 1, 4, 1, 5, 9, 2 }, { 1, 5 } }
 
 --- Has no plan: sharding.tensor_parallel says so.
-local NO_PLAN = { phi3 = true, gpt_oss = true, deepseek_v3 = true, deepseek_v3_plain = true }
+local NO_PLAN = { phi3 = true, gpt_oss = true, deepseek_v3 = true, deepseek_v3_plain = true,
+  qwen3_next = true }
 
 --- Cannot split tokens.
 local WHOLE_TOKENS = { olmo2 = true, olmo3 = true }
@@ -84,3 +85,16 @@ for _, folder in ipairs(FOLDERS) do
     end)
   end
 end
+
+-- Layers with a state in stages of a pipeline, and their experts on two ranks.
+for _, sizes in ipairs { { pp = 2 }, { ep = 2 } } do
+  t.test("AGridIsOneRank_qwen3_next_" .. next(sizes), function()
+    local fixture = require "lockstep.sharding.parallelize_fixture"
+    fixture.check(sizes, { fully_shard = sizes.ep and {} or false }, { form = "qwen3_next", seed = 4 })
+  end)
+end
+
+t.test("AStateIsNotCutIntoChunks", function()
+  t.raises("the attention of a Qwen3NextForCausalLM needs whole sequences; take cp = 1", sharding.parallelize,
+    parity.load "qwen3_next", sharding.grid { cp = 2 })
+end)

@@ -155,8 +155,8 @@ local function complete_square(config, path)
   local function number(owner, key, fallback)
     local value = plain.given(owner[key])
     if value == nil then value = fallback end
-    plain.check(plain.is_whole(value, 1), 'images.processor: %s/config.json: "%s" must be a whole number of at least 1, '
-      .. "got %s", dir, key, show(value))
+    plain.check(plain.is_whole(value, 1), 'images.processor: %s/config.json: "%s" must be a whole number of at least '
+      .. "1, got %s", dir, key, show(value))
     return value
   end
   local side, tokens = number(whole.vision_config, "image_size", 224), number(whole, "mm_tokens_per_image", 256)
@@ -164,11 +164,11 @@ local function complete_square(config, path)
   plain.check(side == config.side, 'images.processor: %s: "size" is %d x %d, but image_size of vision_config in '
     .. "config.json is %s", path, config.side, config.side, side)
   config.merge_size = side / config.patch_size / math.sqrt(tokens)
-  plain.check(plain.is_whole(config.merge_size, 1), "images.processor: %s/config.json: mm_tokens_per_image %d must be a "
-    .. "square that divides the patches of %d x %d pixels evenly", dir, tokens, side, side)
+  plain.check(plain.is_whole(config.merge_size, 1), "images.processor: %s/config.json: mm_tokens_per_image %d must be "
+    .. "a square that divides the patches of %d x %d pixels evenly", dir, tokens, side, side)
   local length = plain.given((json(dir .. "/processor_config.json") or {}).image_seq_length) or 256
-  plain.check(length == tokens, "images.processor: %s: image_seq_length of processor_config.json is %s (256 without the "
-    .. "key), but mm_tokens_per_image of config.json is %d", dir, show(length), tokens)
+  plain.check(length == tokens, "images.processor: %s: image_seq_length of processor_config.json is %s (256 without "
+    .. "the key), but mm_tokens_per_image of config.json is %d", dir, show(length), tokens)
   config.image_seq_length = tokens
 end
 

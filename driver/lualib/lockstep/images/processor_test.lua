@@ -99,7 +99,8 @@ t.test("AFolderOfGemma3IsOfOnePiece", function()
   refused('"resample" is 3; only 2 is supported', { resample = 3 })
   refused('"do_resize" is false; only true is supported', { do_resize = false })
   refused('unknown key "merge_size" = 2', { merge_size = 2 })
-  refused('"pan_and_scan_max_num_crops" must be a whole number of at least 1, got 0', { pan_and_scan_max_num_crops = 0 })
+  refused('"pan_and_scan_max_num_crops" must be a whole number of at least 1, got 0',
+    { pan_and_scan_max_num_crops = 0 })
   refused("mm_tokens_per_image 10 must be a square that divides the patches", {}, { mm_tokens_per_image = 10 })
   refused("mm_tokens_per_image 16 must be a square that divides the patches", {}, { mm_tokens_per_image = 16 })
   refused("image_seq_length of processor_config.json is 256 (256 without the key), but mm_tokens_per_image of "

@@ -341,9 +341,8 @@ end
 function M.open(dir, tokenizer)
   dir = models_folder.find(dir, "text.chat")
   local tokens, picture_tokens = folder.tokens(dir)
-  return setmetatable({ dir = dir, tokens = tokens, picture_tokens = picture_tokens, sources = folder.templates(dir), compiled = {},
-    recognised = {},
-    tokenizer_ = tokenizer }, Chat)
+  return setmetatable({ dir = dir, tokens = tokens, picture_tokens = picture_tokens,
+    sources = folder.templates(dir), compiled = {}, recognised = {}, tokenizer_ = tokenizer }, Chat)
 end
 
 return M

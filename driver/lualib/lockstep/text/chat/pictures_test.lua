@@ -173,7 +173,7 @@ end
 
 t.test("ChatsOfGemma3HaveTheIdsOfTransformers", function()
   for _, path in ipairs { gemma_dir, gemma_pan } do
-    local own, its, count = text.chat(path), images.processor(path), 0
+    local own, its, num_cases = text.chat(path), images.processor(path), 0
     local tokenizer = text.tokenizer(path)
     for _, case in ipairs(gemma.chats) do
       if case.pan == (path == gemma_pan) then
@@ -194,10 +194,10 @@ t.test("ChatsOfGemma3HaveTheIdsOfTransformers", function()
           end
         end
         t.equal(tokenizer:decode(said):gsub("\n", ""), (expected:gsub("\n", "")))
-        count = count + 1
+        num_cases = num_cases + 1
       end
     end
-    t.equal(count, 4)
+    t.equal(num_cases, 4)
   end
 end)
 
