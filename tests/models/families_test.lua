@@ -363,6 +363,9 @@ t.test("Qwen3NextReadsItsConfigAndRefusesWhatDoesNotFit", function()
   t.equal({ settings.rotary_dim, settings.num_experts, settings.num_experts_per_tok }, { 64, 512, 10 })
   t.equal(settings_of("qwen3_next", { rope_parameters = { rope_theta = 5, partial_rotary_factor = 0.5 } }).rotary_dim,
     128)
+  local large = models.build({ model_type = "qwen3_next", vocab_size = 151936, hidden_size = 2048,
+    intermediate_size = 5120, num_hidden_layers = 48, num_attention_heads = 16 }, { device = "meta" })
+  t.equal(large:num_parameters(), 79674391296) -- of Qwen3-Next-80B-A3B, as published
   local function refuses(message, changes) t.raises(message, models.build, config_of("qwen3_next", changes)) end
   refuses('layer_types[1] is "sliding_attention"; expected linear_attention or full_attention for each of 2 layers',
     { layer_types = { "linear_attention", "sliding_attention" } })
