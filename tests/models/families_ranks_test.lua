@@ -14,8 +14,10 @@ local FOLDERS = dofile "tests/models/families_fixture.lua"
 
 local PROMPTS = { { 3, 1, 4, 1, 5, 9, 2 }, { 1, 5 } }
 
---- Has heads that two ranks cannot divide: sharding.tensor_parallel says so.
-local ODD_HEADS = { deepseek_v3 = true, deepseek_v3_plain = true }
+--- What sharding.tensor_parallel says of folders that two ranks cannot divide, or that have no plan.
+local ODD_HEADS = "3 heads cannot be divided by 2 ranks"
+local REFUSED = { deepseek_v3 = ODD_HEADS, deepseek_v3_plain = ODD_HEADS,
+  qwen3_next = "has no plan of its own, and a plan would not be right" }
 
 local function difference(a, b) return (a - b):abs():max():item() end
 
@@ -60,9 +62,8 @@ for _, folder in ipairs(FOLDERS) do
     t.test("ASplitModelIsThePlainOne_" .. folder .. (sequence and "_sequence" or ""), function()
       local _, batch = parity.answers_of(folder)
       local plain, model = models.load(path), models.load(path)
-      if ODD_HEADS[folder] then
-        return t.raises("3 heads cannot be divided by 2 ranks", sharding.tensor_parallel, model,
-          { sequence = sequence })
+      if REFUSED[folder] then
+        return t.raises(REFUSED[folder], sharding.tensor_parallel, model, { sequence = sequence })
       end
       local logits, expected = torch.no_grad(plain, batch), loss_and_gradients(plain, batch)
 
@@ -79,3 +80,16 @@ for _, folder in ipairs(FOLDERS) do
     end)
   end
 end
+
+-- Layers with a state in stages of a pipeline, and their experts on two ranks.
+for _, sizes in ipairs { { pp = 2 }, { ep = 2 } } do
+  t.test("AGridIsOneRank_qwen3_next_" .. next(sizes), function()
+    local fixture = require "lockstep.sharding.parallelize_fixture"
+    fixture.check(sizes, { fully_shard = sizes.ep and {} or false }, { form = "qwen3_next", seed = 4 })
+  end)
+end
+
+t.test("AStateIsNotCutIntoChunks", function()
+  t.raises("the attention of a Qwen3NextForCausalLM needs whole sequences; take cp = 1", sharding.parallelize,
+    parity.load "qwen3_next", sharding.grid { cp = 2 })
+end)

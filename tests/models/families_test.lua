@@ -12,7 +12,8 @@ local parity = dofile "tests/models/parity_fixture.lua"
 
 local FOLDERS = dofile "tests/models/families_fixture.lua"
 
-local HAS_EXPERTS = { mixtral = true, gpt_oss = true, deepseek_v3 = true, deepseek_v3_plain = true }
+local HAS_EXPERTS = { mixtral = true, gpt_oss = true, deepseek_v3 = true, deepseek_v3_plain = true,
+  qwen3_next = true }
 
 local function difference(a, b) return (a - b):abs():max():item() end
 
@@ -261,4 +262,149 @@ t.test("LayersBehindTheLastOneAreNotRead", function()
   tensors["model.layers.2.eh_proj.weight"] = torch.zeros { 2, 3 }
   data.save_safetensors(path .. "/model.safetensors", tensors)
   t.raises("1 are not in the model: model.layers.2.eh_proj.weight", models.load, path)
+end)
+
+--- The gated delta rule token by token, from its definition.
+local function by_tokens(q, k, v, decay, beta, seq_lens)
+  local outputs, states, at = {}, {}, 0
+  for i, length in ipairs(seq_lens) do
+    local state = torch.zeros({ q:size(1), q:size(2), v:size(2) }, { dtype = q.dtype })
+    for t_ = at, at + length - 1 do
+      state = state * decay[t_]:exp():view(-1, 1, 1)
+      local error_ = v[t_] - torch.matmul(k[t_]:unsqueeze(1), state):squeeze(1)
+      state = state + k[t_]:unsqueeze(2) * (error_ * beta[t_]:unsqueeze(1)):unsqueeze(1)
+      outputs[#outputs + 1] = torch.matmul(q[t_]:unsqueeze(1), state):squeeze(1)
+    end
+    states[i], at = state, at + length
+  end
+  return torch.stack(outputs), torch.stack(states)
+end
+
+t.test("TheDeltaRuleInChunksIsTheRuleTokenByToken", function()
+  local delta_rule = require "lockstep.models.families.delta_rule"
+  local f64 = { dtype = torch.float64 }
+  for seed, seq_lens in ipairs { { 5, 130, 0, 1, 64, 65 }, { 3 }, { 1, 1 }, { 0, 70 } } do
+    torch.manual_seed(seed)
+    local total = 0
+    for _, length in ipairs(seq_lens) do total = total + length end
+    local k = torch.randn({ total, 2, 3 }, f64)
+    local given = { torch.randn({ total, 2, 3 }, f64), k / k:norm(2, { -1 }, true), torch.randn({ total, 2, 4 }, f64),
+      -torch.rand({ total, 2 }, f64) * 20 * torch.rand({ total, 2 }, f64):gt(0.7), torch.rand({ total, 2 }, f64) }
+    local weight = torch.randn({ total, 2, 4 }, f64)
+    local function results(rule)
+      local inputs = {}
+      for i, x in ipairs(given) do inputs[i] = x:clone():requires_grad_(true) end
+      local y, states = rule(inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], seq_lens)
+      ;((y * weight):sum() + states:sin():sum()):backward()
+      local gradients = {}
+      for i, x in ipairs(inputs) do gradients[i] = x.grad end
+      return y, states, gradients
+    end
+    local y, states, gradients = results(by_tokens)
+
+    local found, found_states, found_gradients = results(delta_rule.sequences)
+
+    t.near(found, y, 1e-10, "outputs")
+    t.near(found_states, states, 1e-10, "states")
+    for i = 1, 5 do t.near(found_gradients[i], gradients[i], 1e-9, "gradient " .. i) end
+    local rows = #seq_lens
+    local more = {}
+    for i, x in ipairs(given) do more[i] = torch.randn({ rows, unpack(x:size(), 2) }, f64) end
+    local ones = {}
+    for i = 1, rows do ones[i] = 1 end
+    local next_y, next_states = delta_rule.next_tokens(more[1], more[2], more[3], more[4], more[5], states)
+    local longer, at = {}, 0
+    for i, length in ipairs(seq_lens) do
+      for j, x in ipairs(given) do
+        longer[j] = longer[j] or {}
+        table.insert(longer[j], x:narrow(0, at, length))
+        table.insert(longer[j], more[j]:narrow(0, i - 1, 1))
+      end
+      at, ones[i] = at + length, length + 1
+    end
+    for j, parts in ipairs(longer) do longer[j] = torch.cat(parts) end
+    local all, all_states = delta_rule.sequences(longer[1], longer[2], longer[3], longer[4], longer[5], ones)
+    local last, sum = {}, 0
+    for i, length in ipairs(ones) do
+      sum = sum + length
+      last[i] = all[sum - 1]
+    end
+    t.near(next_y, torch.stack(last), 1e-10, "a further token")
+    t.near(next_states, all_states, 1e-10, "the state behind it")
+  end
+end)
+
+t.test("TheConvolutionSeesNothingBeforeItsSequence", function()
+  local delta_rule = require "lockstep.models.families.delta_rule"
+  torch.manual_seed(3)
+  local x, weight, seq_lens = torch.randn { 9, 5 }, torch.randn { 5, 1, 4 }, { 4, 0, 1, 4 }
+
+  local y, tails = delta_rule.convolve(x, weight, seq_lens)
+
+  local at = 0
+  for i, length in ipairs(seq_lens) do
+    local padded = torch.cat { torch.zeros { 3, 5 }, x:narrow(0, at, length) }
+    for j = 0, length - 1 do
+      t.near(y[at + j], (padded:narrow(0, j, 4) * weight:squeeze(1):t()):sum(0), 1e-5)
+    end
+    t.equal(tails[i - 1], padded:narrow(0, length, 3))
+    at = at + length
+  end
+  local more = torch.randn { 4, 5 }
+  local next_y, next_tails = delta_rule.convolve_next(more, weight, tails)
+  t.near(next_y[0], (torch.cat { x:narrow(0, 1, 3), more:narrow(0, 0, 1) } * weight:squeeze(1):t()):sum(0), 1e-5)
+  t.equal(next_tails[0], torch.cat { x:narrow(0, 2, 2), more:narrow(0, 0, 1) })
+end)
+
+t.test("Qwen3NextReadsItsConfigAndRefusesWhatDoesNotFit", function()
+  local settings = settings_of("qwen3_next", { num_hidden_layers = 5, rope_theta = 1e7 })
+  t.equal(settings.layer_types, { "linear_attention", "linear_attention", "linear_attention", "full_attention",
+    "linear_attention" })
+  t.equal({ settings.rotary_dim, settings.num_experts, settings.num_experts_per_tok }, { 64, 512, 10 })
+  t.equal(settings_of("qwen3_next", { rope_parameters = { rope_theta = 5, partial_rotary_factor = 0.5 } }).rotary_dim,
+    128)
+  local large = models.build({ model_type = "qwen3_next", vocab_size = 151936, hidden_size = 2048,
+    intermediate_size = 5120, num_hidden_layers = 48, num_attention_heads = 16 }, { device = "meta" })
+  t.equal(large:num_parameters(), 79674391296) -- of Qwen3-Next-80B-A3B, as published
+  local function refuses(message, changes) t.raises(message, models.build, config_of("qwen3_next", changes)) end
+  refuses('layer_types[1] is "sliding_attention"; expected linear_attention or full_attention for each of 2 layers',
+    { layer_types = { "linear_attention", "sliding_attention" } })
+  refuses("linear_num_value_heads 32 is not a multiple of linear_num_key_heads 5", { linear_num_key_heads = 5 })
+  refuses("partial_rotary_factor must be a number above 0 and at most 1, got 2", { partial_rotary_factor = 2 })
+  refuses('"linear_conv_kernel_dim" must be a whole number of at least 1, got 0', { linear_conv_kernel_dim = 0 })
+  local built = models.build(models.load("tests/models/qwen3_next").config).model.layers[1].linear_attn
+  t.equal(built.dt_bias:totable(), { 1, 1, 1, 1 })
+  t.truthy(built.A_log:exp():max():item() > 1 and built.A_log:exp():max():item() < 16)
+end)
+
+t.test("TensorsOfFurtherTokensArePassedOver", function()
+  local data, core = require "lockstep.data", require "lockstep.core"
+  local path, like = run.dir .. "/qwen3_next_mtp", "tests/models/qwen3_next"
+  core.make_folder(path)
+  core.write_file(path .. "/config.json", { t.read_file(like .. "/config.json") })
+  local tensors = data.safetensors(like .. "/model.safetensors")
+  tensors["mtp.fc.weight"], tensors["mtp.layers.0.mlp.gate.weight"] = torch.zeros { 2, 3 }, torch.zeros { 2, 3 }
+  data.save_safetensors(path .. "/model.safetensors", tensors)
+  local _, batch = parity.answers_of "qwen3_next"
+
+  local model = models.load(path)
+
+  t.equal(difference(torch.no_grad(model, batch), torch.no_grad(parity.load "qwen3_next", batch)), 0)
+end)
+
+t.test("LayersWithAStateTrainAfterInferenceAndInAutocast", function()
+  local _, batch = parity.answers_of "qwen3_next"
+  local model = parity.load "qwen3_next"
+  local whole = torch.no_grad(model, batch)
+
+  torch.inference_mode(model, { input_ids = batch.input_ids })
+  model:loss({ input_ids = batch.input_ids }):backward()
+
+  t.truthy(model.model.layers[1].linear_attn.A_log.grad:abs():max():item() > 0)
+  local low = torch.autocast({ device = "cpu", dtype = torch.bfloat16 }, torch.no_grad, model, batch)
+  local net, lengths = model.model.layers[1].linear_attn, { 70, 3 }
+  local mixed, decay, beta = torch.randn { 73, 64 }, -torch.rand { 73, 4 }, torch.rand { 73, 4 }
+  t.equal((torch.autocast({ device = "cpu", dtype = torch.bfloat16 }, net.recur, net, mixed, decay, beta, lengths)),
+    (net:recur(mixed, decay, beta, lengths)))
+  t.truthy((low:to(torch.float32) - whole):norm():item() < 0.2 * whole:norm():item())
 end)

@@ -108,6 +108,14 @@ FOLDERS = {
         "num_hidden_layers": 3, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
         "norm_topk_prob": True, "mlp_only_layers": [1], "output_router_logits": True,
         "router_aux_loss_coef": 0.1}, ()),
+    "qwen3_next": ("Qwen3Next", {
+        "num_hidden_layers": 3, "hidden_size": 20, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 16,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"], "intermediate_size": 22,
+        "linear_conv_kernel_dim": 3, "linear_key_head_dim": 6, "linear_value_head_dim": 10, "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+        "shared_expert_intermediate_size": 14, "mlp_only_layers": [1], "output_router_logits": True,
+        "router_aux_loss_coef": 0.1,
+        "rope_parameters": {"rope_theta": 1e4, "rope_type": "default", "partial_rotary_factor": 0.25}}, ()),
     "qwen3_moe_packed": ("Qwen3Moe", {
         "num_experts": 4, "num_experts_per_tok": 3, "moe_intermediate_size": 10, "hidden_size": 18,
         "decoder_sparse_step": 2}, ("v4", "transposed")),
@@ -142,8 +150,9 @@ def randomize(model, kind):
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if "norm" in name:
-                parameter.copy_((kind != "Gemma3") + 0.3 * noise)
-            elif name.endswith(("bias", "sinks")):
+                is_zero_centred = kind == "Gemma3" or kind == "Qwen3Next" and "linear_attn" not in name
+                parameter.copy_((not is_zero_centred) + 0.3 * noise)
+            elif name.endswith(("bias", "sinks", "A_log")):
                 parameter.copy_(0.3 * noise)
             else:
                 parameter.copy_(noise * 1.2 / parameter.shape[-1] ** 0.5)

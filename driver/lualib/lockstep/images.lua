@@ -45,7 +45,8 @@ end
 
 --- Returns the processor of a Hugging Face folder, built from its preprocessor_config.json, or from
 --- processor_config.json where that holds `image_processor`. Supported: Qwen2VLImageProcessor (Qwen2-VL, Qwen2.5-VL,
---- Qwen3-VL) and its video counterparts. Other types, unknown keys and values that would change results are errors.
+--- Qwen3-VL) and its video counterparts, and Gemma3ImageProcessor. Other types, unknown keys and values that would
+--- change results are errors.
 ---
 ---     local process = images.processor(dir)
 ---     local pixel_values, image_grid_thw = process(image)          -- float32 [P, D], int64 [1, 3]

@@ -36,6 +36,7 @@ local quantized = require "lockstep.models.quantized"
 local qwen2_5_vl = require "lockstep.models.qwen2_5_vl"
 local qwen3 = require "lockstep.models.qwen3"
 local qwen3_moe = require "lockstep.models.qwen3_moe"
+local qwen3_next = require "lockstep.models.families.qwen3_next"
 local qwen3_vl = require "lockstep.models.qwen3_vl"
 local qwen3_vl_moe = require "lockstep.models.qwen3_vl_moe"
 local read_once = require "lockstep.models.read_once"
@@ -75,6 +76,7 @@ M.register("LlamaForCausalLM", llama.Llama)
 M.register("Qwen2ForCausalLM", llama.Qwen2)
 M.register("Qwen3ForCausalLM", qwen3.Qwen3)
 M.register("Qwen3MoeForCausalLM", qwen3_moe.Qwen3Moe)
+M.register("Qwen3NextForCausalLM", qwen3_next.Qwen3Next)
 M.register("MistralForCausalLM", mistral.Mistral)
 M.register("MinistralForCausalLM", mistral.Ministral)
 M.register("SmolLM3ForCausalLM", smollm3.SmolLM3)

@@ -21,13 +21,20 @@ local M = {}
 ---@field cap_pixels_per_frame boolean videos only
 ---@field max_video_tokens integer? videos only
 ---@field whole_video boolean videos only: the pixels of all frames together are limited, not those of each
+---@field resample integer 2: bilinear, 3: bicubic
+---@field side integer? Gemma 3 only: pixels of a side of the square that every picture becomes
+---@field image_seq_length integer? Gemma 3 only: tokens of a picture
+---@field do_pan_and_scan boolean? Gemma 3 only: long pictures come with crops of themselves
+---@field pan_and_scan_min_crop_size integer? Gemma 3 only: pixels
+---@field pan_and_scan_max_num_crops integer? Gemma 3 only
+---@field pan_and_scan_min_ratio_to_activate number? Gemma 3 only: of the longer side to the other
 
 local CLIP_MEAN, CLIP_STD = { 0.48145466, 0.4578275, 0.40821073 }, { 0.26862954, 0.26130258, 0.27577711 }
 
 local function qwen2(size, more)
   return plain.copy({ do_resize = true, do_rescale = true, do_normalize = true, rescale_factor = 1 / 255,
     image_mean = CLIP_MEAN, image_std = CLIP_STD, patch_size = 14, temporal_patch_size = 2, merge_size = 2,
-    cap_pixels_per_frame = false, whole_video = false, size = size }, more)
+    cap_pixels_per_frame = false, whole_video = false, size = size, resample = 3 }, more)
 end
 
 local IMAGE = qwen2 { shortest_edge = 56 * 56, longest_edge = 28 * 28 * 1280 }
@@ -36,9 +43,16 @@ local VIDEO_3 = qwen2({ shortest_edge = 128 * 32 * 32, longest_edge = 32 * 32 * 
   { max_video_tokens = 768, patch_size = 16, image_mean = { 0.5, 0.5, 0.5 }, image_std = { 0.5, 0.5, 0.5 },
     whole_video = true })
 
+-- The values for pan and scan are those of Gemma3Processor.
+local GEMMA = { do_resize = true, do_rescale = true, do_normalize = true, rescale_factor = 1 / 255, resample = 2,
+  image_mean = { 0.5, 0.5, 0.5 }, image_std = { 0.5, 0.5, 0.5 }, size = { height = 224, width = 224 },
+  do_pan_and_scan = false, pan_and_scan_min_crop_size = 256, pan_and_scan_max_num_crops = 4,
+  pan_and_scan_min_ratio_to_activate = 1.2, temporal_patch_size = 1 }
+
 --- The defaults of transformers 5.23.0 for each type.
 local TYPES = {
-  image = { Qwen2VLImageProcessor = IMAGE, Qwen2VLImageProcessorFast = IMAGE, Qwen2_5_VLImageProcessor = IMAGE },
+  image = { Qwen2VLImageProcessor = IMAGE, Qwen2VLImageProcessorFast = IMAGE, Qwen2_5_VLImageProcessor = IMAGE,
+    Gemma3ImageProcessor = GEMMA, Gemma3ImageProcessorFast = GEMMA },
   video = { Qwen2VLVideoProcessor = VIDEO, Qwen3VLVideoProcessor = VIDEO_3 },
 }
 
@@ -51,8 +65,16 @@ local IGNORED = plain.words [[
 ]]
 
 --- Keys with the only value that is supported; null counts as absent.
-local FIXED = { do_convert_rgb = true, resample = 3, do_center_crop = false, do_pad = false }
-local ABSENT = { crop_size = true, pad_size = true, image_seq_length = true }
+local FIXED = { do_convert_rgb = true, do_center_crop = false, do_pad = false }
+local ABSENT = { crop_size = true, pad_size = true }
+
+--- Keys that one family alone reads.
+local OF_PATCHES = plain.words [[
+  patch_size temporal_patch_size merge_size min_pixels max_pixels max_video_tokens cap_pixels_per_frame
+]]
+local OF_SQUARES = plain.words [[
+  do_pan_and_scan pan_and_scan_min_crop_size pan_and_scan_max_num_crops pan_and_scan_min_ratio_to_activate
+]]
 
 local function show(value) return type(value) == "table" and core.json_encode(value) or tostring(value) end
 
@@ -61,7 +83,8 @@ local CHECKS = {
   do_resize = "boolean", do_rescale = "boolean", do_normalize = "boolean", cap_pixels_per_frame = "boolean",
   patch_size = "natural", temporal_patch_size = "natural", merge_size = "natural", min_pixels = "natural",
   max_pixels = "natural", max_video_tokens = "natural", rescale_factor = "positive", image_mean = "channels",
-  image_std = "divisors",
+  image_std = "divisors", do_pan_and_scan = "boolean", pan_and_scan_min_crop_size = "natural",
+  pan_and_scan_max_num_crops = "natural", pan_and_scan_min_ratio_to_activate = "positive",
 }
 
 --- The pixels of the largest block of patches that becomes one token: as many as of the largest picture.
@@ -106,6 +129,49 @@ local function refuse(path, key, value, expected)
   core.raise(string.format('images.processor: %s: "%s" is %s; only %s is supported', path, key, show(value), expected))
 end
 
+--- Returns the side of the square that pictures of Gemma 3 become.
+local function read_square(path, size)
+  plain.check(type(size) == "table" and plain.is_whole(size.height, 1) and size.height == size.width,
+    'images.processor: %s: "size" must hold height and width, the same number of pixels of at least 1; got %s', path,
+    show(size))
+  return size.height
+end
+
+--- Returns the contents of a JSON file, or nil if there is no such file.
+local function json(path)
+  local text = plain.read_file(path)
+  if not text then return nil end
+  local value = core.json_decode(text, path)
+  if type(value) ~= "table" then core.raise("images.processor: " .. path .. " must hold an object") end
+  return value
+end
+
+--- Adds what Gemma 3 has in other files: the patches of its tower, and the tokens of a picture.
+local function complete_square(config, path)
+  local dir = path:match "^(.*)/"
+  local whole = json(dir .. "/config.json")
+  plain.check(whole and type(whole.vision_config) == "table", "images.processor: %s: the patches of Gemma 3 are those "
+    .. "of vision_config in %s/config.json, which is not there", path, dir)
+  local function number(owner, key, fallback)
+    local value = plain.given(owner[key])
+    if value == nil then value = fallback end
+    plain.check(plain.is_whole(value, 1), 'images.processor: %s/config.json: "%s" must be a whole number of at least '
+      .. "1, got %s", dir, key, show(value))
+    return value
+  end
+  local side, tokens = number(whole.vision_config, "image_size", 224), number(whole, "mm_tokens_per_image", 256)
+  config.patch_size = number(whole.vision_config, "patch_size", 16)
+  plain.check(side == config.side, 'images.processor: %s: "size" is %d x %d, but image_size of vision_config in '
+    .. "config.json is %s", path, config.side, config.side, side)
+  config.merge_size = side / config.patch_size / math.sqrt(tokens)
+  plain.check(plain.is_whole(config.merge_size, 1), "images.processor: %s/config.json: mm_tokens_per_image %d must be "
+    .. "a square that divides the patches of %d x %d pixels evenly", dir, tokens, side, side)
+  local length = plain.given((json(dir .. "/processor_config.json") or {}).image_seq_length) or 256
+  plain.check(length == tokens, "images.processor: %s: image_seq_length of processor_config.json is %s (256 without "
+    .. "the key), but mm_tokens_per_image of config.json is %d", dir, show(length), tokens)
+  config.image_seq_length = tokens
+end
+
 --- Returns the configuration that `given`, the contents of a file, describes. `fallback` is the type where it has none.
 ---@param kind "image"|"video"
 ---@param given table
@@ -118,43 +184,41 @@ function M.read(kind, given, path, fallback)
   local defaults = name and TYPES[kind][name]
   plain.check(defaults, 'images.processor: %s: "%s" is %s; known: %s', path, type_key, name,
     table.concat(plain.keys(TYPES[kind]), ", "))
-  local config = plain.copy(defaults)
-  read_size(path, given.size ~= nil and given.size ~= core.null and given.size or defaults.size, config)
+  local config, is_square = plain.copy(defaults), defaults == GEMMA
+  local size = plain.given(given.size) or defaults.size
+  if is_square then config.side = read_square(path, size) else read_size(path, size, config) end
   config.size = nil
   for key, value in pairs(given) do
     local absent = value == core.null
     if FIXED[key] ~= nil then
       if not absent and value ~= FIXED[key] then refuse(path, key, value, show(FIXED[key])) end
-    elseif ABSENT[key] then
+    elseif key == "resample" then
+      if not absent and value ~= defaults.resample then refuse(path, key, value, tostring(defaults.resample)) end
+    elseif ABSENT[key] or key == "image_seq_length" and not is_square then
       if not absent then refuse(path, key, value, "null") end
-    elseif CHECKS[key] then
+    elseif CHECKS[key] and not (is_square and OF_PATCHES or OF_SQUARES)[key] then
       if not absent then config[key] = check(path, key, value) end
-    elseif not IGNORED[key] and key ~= "size" then
+    elseif not IGNORED[key] and key ~= "size" and key ~= "image_seq_length" then
       core.raise(string.format('images.processor: %s: unknown key "%s" = %s, which could change results', path,
         tostring(key), show(value)))
     end
   end
-  if config.whole_video and (given.min_pixels or given.max_pixels) then
+  if is_square then
+    if not config.do_resize then refuse(path, "do_resize", false, "true") end
+    complete_square(config, path)
+  elseif config.whole_video and (given.min_pixels or given.max_pixels) then
     core.raise(string.format('images.processor: %s: %s takes its limits from "size"; remove min_pixels and max_pixels',
       path, name))
   elseif config.min_pixels > config.max_pixels then
     core.raise(string.format("images.processor: %s: at least %d pixels and at most %d contradict each other", path,
       config.min_pixels, config.max_pixels))
-  elseif (config.patch_size * config.merge_size) ^ 2 * config.temporal_patch_size > MAX_BLOCK then
+  end
+  if (config.patch_size * config.merge_size) ^ 2 * config.temporal_patch_size > MAX_BLOCK then
     core.raise(string.format("images.processor: %s: patch_size %d, merge_size %d and temporal_patch_size %d make a "
       .. "token of more than %d pixels", path, config.patch_size, config.merge_size, config.temporal_patch_size,
       MAX_BLOCK))
   end
   return config
-end
-
---- Returns the contents of a JSON file, or nil if there is no such file.
-local function json(path)
-  local text = plain.read_file(path)
-  if not text then return nil end
-  local value = core.json_decode(text, path)
-  if type(value) ~= "table" then core.raise("images.processor: " .. path .. " must hold an object") end
-  return value
 end
 
 --- The contents of the file that describes processors of this kind, and its path: processor_config.json (version 5 of

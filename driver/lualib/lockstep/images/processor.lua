@@ -1,4 +1,4 @@
---- Pictures and videos to patches, as transformers' processors of the Qwen2-VL family make them.
+--- Pictures and videos to patches, as transformers' processors of the Qwen2-VL family and of Gemma 3 make them.
 
 local config = require "lockstep.images.config"
 local core = require "lockstep.core"
@@ -10,7 +10,7 @@ local torch = require "lockstep.torch"
 local M = {}
 
 --- The result of images.processor. Calling it with a picture, uint8 [3, H, W], returns pixel_values, float32 [P, D],
---- and image_grid_thw, int64 [1, 3].
+--- and image_grid_thw, int64 [1, 3]. With pan and scan of Gemma 3 the grid has a row for each crop, too.
 ---@class images.Processor
 ---@field config images.Config of pictures
 ---@field video_config images.Config? of videos
@@ -68,6 +68,7 @@ function Processor:size(height, width)
   local c = self.config
   plain.check(plain.is_whole(height, 1) and plain.is_whole(width, 1),
     "process:size: height and width must be whole numbers of at least 1, got %s and %s", height, width)
+  if c.side then return c.side, c.side end
   if not c.do_resize then return height, width end
   return smart_size(c, height, width, 1, 1, c.max_pixels)
 end
@@ -117,7 +118,8 @@ local function cut(c, frames, height, width)
     .. "x %d pixels (width x height) are not multiples of %d", width, height, block)
   if frames:size(2) ~= height or frames:size(3) ~= width then
     -- On bytes: in floating point the result differs by up to a tenth of the range.
-    frames = torch._upsample_bicubic2d_aa(frames, { height, width }, false)
+    local resize = c.resample == 2 and torch._upsample_bilinear2d_aa or torch._upsample_bicubic2d_aa
+    frames = resize(frames, { height, width }, false)
   end
   c.table = c.table or table_of(c)
   local pixels = core_images.patches(frames, c.table, c.patch_size, c.temporal_patch_size, c.merge_size)
@@ -134,10 +136,36 @@ local function check_pixels(caller, x, dims)
   if x.device ~= "cpu" then core.raise(caller .. ": the pixels must be on the CPU, not on " .. tostring(x.device)) end
 end
 
+--- Returns the crops that pan and scan adds to a picture: squares, nearly, from left to right or from top to bottom.
+---@param c images.Config
+---@param image torch.Tensor [3, H, W]
+---@return torch.Tensor[]
+local function crops_of(c, image)
+  local dim = image:size(2) >= image:size(1) and 2 or 1
+  local long, short, smallest = image:size(dim), image:size(3 - dim), c.pan_and_scan_min_crop_size
+  if long / short < c.pan_and_scan_min_ratio_to_activate then return {} end
+  local count = math.min(math.floor(long / short + 0.5), math.floor(long / smallest))
+  count = math.min(c.pan_and_scan_max_num_crops, math.max(2, count))
+  local size, crops = math.ceil(long / count), {}
+  if math.min(size, short) < smallest then return {} end
+  for first = 0, long - 1, size do
+    crops[#crops + 1] = image:narrow(dim, first, math.min(size, long - first))
+  end
+  return crops
+end
+
 function Processor:__call(image)
   check_pixels("images.processor", image, 3)
   local height, width = self:size(image:size(1), image:size(2))
-  return cut(self.config, image:permute(1, 2, 0):unsqueeze(0):permute(0, 3, 1, 2), height, width)
+  local views, pixels, grids = { image }, {}, {}
+  for _, crop in ipairs(self.config.do_pan_and_scan and crops_of(self.config, image) or {}) do
+    views[#views + 1] = crop
+  end
+  for i, view in ipairs(views) do
+    pixels[i], grids[i] = cut(self.config, view:permute(1, 2, 0):unsqueeze(0):permute(0, 3, 1, 2), height, width)
+  end
+  if #views == 1 then return pixels[1], grids[1] end
+  return torch.cat(pixels), torch.cat(grids)
 end
 
 --- The mean time in seconds of the first and last frame of each patch.
@@ -210,6 +238,7 @@ function M.open(dir)
   plain.check(found, "images.processor: %s has neither preprocessor_config.json nor a processor_config.json "
     .. 'with "image_processor"', dir)
   local self = { config = config.read("image", found, path) }
+  if self.config.side then return setmetatable(self, Processor) end -- Gemma 3 takes no videos
   local video, video_path = config.find(dir, "video")
   if video then self.video_config = config.read("video", video, video_path, video_fallback(video)) end
   return setmetatable(self, Processor)

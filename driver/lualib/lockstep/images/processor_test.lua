@@ -1,4 +1,4 @@
---- Patches against those of transformers' processors (tests/images/make_processed.py).
+--- Patches against those of transformers' processors (tests/images/make_processed.py, make_gemma3.py).
 
 local core = require "lockstep.core"
 local images = require "lockstep.images"
@@ -41,9 +41,10 @@ local function picture(height, width, seed)
 end
 
 local function check(values, grid, case)
-  local what = core.json_encode(case.size) .. " of " .. case.family
-  t.equal(grid, torch.tensor({ case.grid }, { dtype = torch.int64 }), what)
-  t.equal(values:size(0), case.grid[1] * case.grid[2] * case.grid[3], what)
+  local what = core.json_encode(case.size) .. " of " .. (case.family or "gemma3")
+  local rows = type(case.grid[1]) == "table" and case.grid or { case.grid }
+  t.equal(grid, torch.tensor(rows, { dtype = torch.int64 }), what)
+  t.equal(values:size(0), #rows * rows[1][1] * rows[1][2] * rows[1][3], what)
   local flat = values:flatten():double()
   local count = flat:size(0)
   local at = (torch.arange(24, { dtype = torch.int64 }) * (count - 1)):div(23, { rounding_mode = "floor" })
@@ -64,6 +65,53 @@ t.test("PicturesOfEverySizeBecomeTheValuesOfTransformers", function()
     end
   end
   t.equal(#expected.images, 41)
+end)
+
+local gemma = core.json_decode(assert(io.open("driver/images/testdata/gemma3.json")):read("*a"))
+
+--- The files of a Gemma 3 folder, where what is given takes the place of its own.
+local function gemma_files(processor, model, whole)
+  return { preprocessor_config = with(gemma.config, processor or {}), config = with(gemma.model, model or {}),
+    processor_config = whole or { image_seq_length = gemma.model.mm_tokens_per_image } }
+end
+
+t.test("SquaresAndCropsOfGemma3AreThoseOfTransformers", function()
+  local alone, pan = images.processor(folder(gemma_files())), images.processor(folder(gemma_files(gemma.pan)))
+  local most = 0
+  for _, case in ipairs(gemma.images) do
+    local values, grid = (case.pan and pan or alone)(picture(case.size[1], case.size[2], case.seed))
+    check(values, grid, case)
+    most = math.max(most, grid:size(0))
+  end
+  t.equal({ #gemma.images, most }, { 24, 4 })
+  t.equal({ alone:size(480, 641) }, { 42, 42 })
+  local whole = { image_processor = gemma.config, image_seq_length = 9 }
+  local values = alone(picture(9, 7, 3))
+  t.equal((images.processor(folder { processor_config = whole, config = gemma.model })(picture(9, 7, 3))), values)
+end)
+
+t.test("AFolderOfGemma3IsOfOnePiece", function()
+  local function refused(message, ...) t.raises(message, images.processor, folder(gemma_files(...))) end
+  refused('"size" must hold height and width, the same number of pixels of at least 1; got {"height":4', { size =
+    { height = 4, width = 6 } })
+  refused('"size" is 48 x 48, but image_size of vision_config in config.json is 42', { size = { height = 48,
+    width = 48 } })
+  refused('"resample" is 3; only 2 is supported', { resample = 3 })
+  refused('"do_resize" is false; only true is supported', { do_resize = false })
+  refused('unknown key "merge_size" = 2', { merge_size = 2 })
+  refused('"pan_and_scan_max_num_crops" must be a whole number of at least 1, got 0',
+    { pan_and_scan_max_num_crops = 0 })
+  refused("mm_tokens_per_image 10 must be a square that divides the patches", {}, { mm_tokens_per_image = 10 })
+  refused("mm_tokens_per_image 16 must be a square that divides the patches", {}, { mm_tokens_per_image = 16 })
+  refused("image_seq_length of processor_config.json is 256 (256 without the key), but mm_tokens_per_image of "
+    .. "config.json is 9", {}, {}, { processor_class = "Gemma3Processor" })
+  t.raises("the patches of Gemma 3 are those of vision_config in", images.processor,
+    folder { preprocessor_config = gemma.config })
+  t.raises('unknown key "do_pan_and_scan" = true', images.processor,
+    folder { preprocessor_config = with(expected.image.qwen3_vl, { do_pan_and_scan = true }) })
+  t.raises("process:video: the folder has no configuration of a video processor", function()
+    images.processor(folder(gemma_files())):video({ picture(4, 4, 0) }, { fps = 1 })
+  end)
 end)
 
 t.test("VideosBecomeTheValuesOfTransformers", function()
@@ -144,7 +192,7 @@ t.test("WhatWouldChangeResultsIsRefused", function()
   local function refused(message, changes)
     t.raises(message, images.processor, folder { preprocessor_config = with(base, changes) })
   end
-  refused('"image_processor_type" is SiglipImageProcessor; known: Qwen2VLImageProcessor',
+  refused('"image_processor_type" is SiglipImageProcessor; known: Gemma3ImageProcessor, ',
     { image_processor_type = "SiglipImageProcessor" })
   refused('unknown key "sharpen" = 2, which could change results', { sharpen = 2 })
   refused('"resample" is 2; only 3 is supported', { resample = 2 })

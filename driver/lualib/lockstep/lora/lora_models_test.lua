@@ -16,6 +16,7 @@ local CASES = {
   llama = { targets = { "v_proj" }, modules_to_save = { "lm_head" } },
   qwen3 = { targets = "all-linear", dora = true },
   llama_tied = { targets = { "q_proj", "down_proj" }, modules_to_save = { "embed_tokens", "lm_head" } },
+  qwen3_next = { r = 2, targets = "all-linear", parameters = { "experts.gate_up_proj" } },
   qwen3_moe = { r = 2, targets = { "q_proj", "o_proj" }, parameters = { "experts.gate_up_proj", "experts.down_proj" } },
 }
 

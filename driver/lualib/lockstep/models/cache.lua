@@ -1,4 +1,5 @@
---- Keys and values of the tokens that a model has seen, so that each new token costs one row.
+--- Keys and values of the tokens that a model has seen, so that each new token costs one row. Layers with a state keep
+--- that in place of keys and values.
 ---
 --- Each sequence has a row. Sequences of different lengths end at the same column: shorter ones begin later, behind
 --- columns that no query sees. A new token of each sequence then goes to one column, and attention is one call for all
@@ -16,11 +17,13 @@ local torch = require "lockstep.torch"
 ---@field rows integer[] that it enters, from 1
 ---@field keys torch.Tensor[]? of each layer, [kv_heads, length, head_dim]; a table here keeps them for later rows
 ---@field values torch.Tensor[]? likewise
+---@field kept table<integer, table<string, torch.Tensor>>? of each layer with a state, what recur returned; likewise
 
 ---@class models.Cache
 ---@field keys torch.Tensor[] of each layer, [rows in use, kv_heads, columns, head_dim]
 ---@field values torch.Tensor[]
 ---@field mask torch.Tensor? [rows in use, columns], added to the scores; nil where all sequences begin at one column
+---@field states table<integer, table<string, torch.Tensor>> of each layer with a state, [capacity, ...] by name
 ---@field used integer columns that hold tokens: the next token goes to this one, from 0
 ---@field columns integer
 ---@field rows integer in use; they are the first ones
@@ -41,11 +44,12 @@ local KINDS = { "keys", "values" }
 function M.new(o)
   return setmetatable({ keys = {}, values = {}, buffers = { keys = {}, values = {} }, capacity = o.rows,
     longest = o.longest, used = o.longest, columns = o.longest + o.new_tokens + o.spare, rows = 0, starts = {},
-    start = 0, entering = {} }, Cache)
+    start = 0, entering = {}, states = {} }, Cache)
 end
 
 --- Fills the mask of a row.
 local function hide(self, row)
+  if not self.masks then return end -- no layer has keys
   local mask = self.masks[row - 1]
   mask:fill_(0)
   mask:narrow(-1, 0, self.starts[row]):fill_(-math.huge)
@@ -64,6 +68,40 @@ function Cache:enter(prompts)
   for i, prompt in ipairs(prompts) do self.entering.lengths[i] = prompt.length end
 end
 
+--- Writes a prompt's state into a row.
+local function write_state(self, layer, row, state)
+  self.states[layer] = self.states[layer] or {}
+  for name, tensor in pairs(state) do
+    local buffers = self.states[layer]
+    buffers[name] = buffers[name] or tensor:new_zeros({ self.capacity, unpack(tensor:size()) })
+    buffers[name][row - 1]:copy_(tensor)
+  end
+end
+
+--- Cache:prompts of a layer with a state.
+local function recur_prompts(self, q, k, v, attention)
+  local y, states = attention:recur(q, k, v, self.entering.lengths)
+  for i, prompt in ipairs(self.entering.prompts) do
+    local own = {}
+    for name, tensor in pairs(states) do own[name] = tensor[i - 1] end
+    for _, row in ipairs(prompt.rows) do write_state(self, attention.index, row, own) end
+    if prompt.kept then
+      for name, tensor in pairs(own) do own[name] = tensor:clone() end
+      prompt.kept[attention.index] = own
+    end
+  end
+  return y
+end
+
+--- Cache:next_tokens of a layer with a state.
+local function recur_next(self, q, k, v, attention)
+  local before = {}
+  for name, buffer in pairs(self.states[attention.index]) do before[name] = buffer:narrow(0, 0, q:size(0)) end
+  local y, states = attention:recur(q, k, v, nil, before)
+  for name, tensor in pairs(states) do before[name]:copy_(tensor) end
+  return y
+end
+
 --- Attention over the prompts that enter, one after the other, as nn.attention has it. Keeps their keys and values.
 ---@param q torch.Tensor [T, heads, D]
 ---@param k torch.Tensor [T, kv_heads, D]
@@ -71,6 +109,7 @@ end
 ---@param attention models.Attention
 ---@return torch.Tensor # [T, heads, D]
 function Cache:prompts(q, k, v, attention)
+  if attention.recur then return recur_prompts(self, q, k, v, attention) end
   local layer, lengths = attention.index, self.entering.lengths
   local like = { dtype = k.dtype, device = k.device }
   self.masks = self.masks or torch.zeros({ self.capacity, self.columns }, like)
@@ -95,6 +134,7 @@ function Cache:repeat_prompt(prompt, row)
   for _, kind in ipairs(KINDS) do
     for layer, part in pairs(prompt[kind]) do write(self, kind, layer, row, part) end
   end
+  for layer, state in pairs(prompt.kept) do write_state(self, layer, row, state) end
 end
 
 --- Counts a row as used by a prompt of so many tokens, which are written.
@@ -116,6 +156,9 @@ function Cache:remove(row)
       for _, buffer in pairs(self.buffers[kind]) do
         buffer[row - 1]:narrow(1, start, self.used - start):copy_(buffer[last - 1]:narrow(1, start, self.used - start))
       end
+    end
+    for _, buffers in pairs(self.states) do
+      for _, buffer in pairs(buffers) do buffer[row - 1]:copy_(buffer[last - 1]) end
     end
     self.starts[row] = start
     hide(self, row)
@@ -159,7 +202,7 @@ function Cache:prepare()
   for _, kind in ipairs(KINDS) do
     for layer, buffer in pairs(self.buffers[kind]) do self[kind][layer] = buffer:narrow(0, 0, self.rows) end
   end
-  self.mask = last > self.start and self.masks:narrow(0, 0, self.rows) or nil
+  self.mask = last > self.start and self.masks and self.masks:narrow(0, 0, self.rows) or nil
 end
 
 --- Returns the first column that a new token sees.
@@ -174,6 +217,7 @@ function Cache:first(window) return window and math.max(self.start, self.used + 
 ---@param attention models.Attention
 ---@return torch.Tensor # [sequences, heads, D]
 function Cache:next_tokens(q, k, v, attention)
+  if attention.recur then return recur_next(self, q, k, v, attention) end
   if attention.scale then q = q * (attention.scale * math.sqrt(q:size(-1))) end -- the operator's own is D^-0.5
   local keys, values, first = self.keys[attention.index], self.values[attention.index], self:first(attention.window)
   if attention.sinks then

@@ -67,9 +67,12 @@ function M.read(folder)
 end
 
 --- Prints a line on rank 0.
+---@param message string a format of the values
+---@param ... any
 local function note(message, ...)
   if tonumber(os.getenv "RANK" or 0) == 0 then io.stderr:write("lockstep: models: ", message:format(...), "\n") end
 end
+M.note = note
 
 --- Throws unless eos_token_id of a file is a whole number, an array of such, or missing. A printed line names an id
 --- that the vocabulary does not have: no sequence ends by it, as in transformers.

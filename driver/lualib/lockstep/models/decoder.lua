@@ -72,11 +72,17 @@ function Attention:project(x)
   return q, k, v
 end
 
---- Overridden by architectures. Rotates queries or keys by their positions.
+--- Overridden by architectures. Rotates queries or keys by their positions: the first numbers of each head, as many as
+--- there are cosines.
 ---@param x torch.Tensor [T, heads, head_dim]
 ---@param pass models.Pass
 ---@return torch.Tensor # as x
-function Attention:turn(x, pass) return nn.rotate(x, pass.cos, pass.sin) end -- luacheck: ignore 212
+function Attention:turn(x, pass)
+  local turned = pass.cos:size(-1)
+  if turned == self.head_dim then return nn.rotate(x, pass.cos, pass.sin) end
+  local first = nn.rotate(x:narrow(-1, 0, turned):contiguous(), pass.cos, pass.sin)
+  return torch.cat({ first, x:narrow(-1, turned, self.head_dim - turned) }, -1)
+end
 
 function Attention:forward(x, pass)
   local q, k, v = self:project(x)
@@ -193,7 +199,8 @@ end
 ---@field config table<string, any> as config.json has it
 ---@field needs_whole_sequences boolean? cannot see chunks
 ---@field settings table<string, any> the values of `keys`, and what `read` adds
----@field is_unread (fun(self, name: string): boolean)? of architectures whose folders hold tensors that take no part
+---@field is_unread (fun(self, name: string): boolean|string)? of architectures whose folders hold tensors that take
+--- no part; a string is what a printed line calls them
 ---@field stage_input {stage: pipeline.Stage, x: torch.Tensor?, carry: torch.Tensor?}? while a stage of a pipeline runs
 ---@field stage_device string? of a stage
 ---@field num_too_long integer? prompts of models.generate whose positions may have passed max_position_embeddings
@@ -467,6 +474,7 @@ function CausalLM:hidden(batch, attend, layers)
   local x, angles, seq_lens, after = self:inputs(batch)
   local cos, sin = self.rotary:cos_sin(angles, { dtype = x.dtype })
   attend = attend or function(q, k, v, attention)
+    if attention.recur then return (attention:recur(q, k, v, seq_lens)) end
     return nn.attention(q, k, v, { seq_lens = seq_lens, window = attention.window or nil, scale = attention.scale,
       sinks = attention.sinks, blocks = attention.blocks, shares = batch.shares })
   end

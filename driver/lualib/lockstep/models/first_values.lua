@@ -31,7 +31,7 @@ local function check_memory(model, dtype)
 end
 
 --- Gives the parameters of a model that was built on "meta" memory and random values: matrices normal, biases 0, the
---- rest (norms) 1, or the module's first_value.
+--- rest (norms) 1, or the module's first_value. A module's `first_values` draw other values of its parameters, by name.
 ---@generic T: nn.Module
 ---@param model T
 ---@param o {dtype: torch.dtype, device: string, deviation: number}
@@ -43,7 +43,10 @@ function M.fill(model, o)
     local tensor = made[place.tensor]
     if not tensor then
       tensor = torch.empty(place.tensor.shape, { device = o.device, dtype = o.dtype })
-      if place.name:match "bias$" then
+      local draw = (place.fields.first_values or {})[place.name]
+      if draw then
+        draw(tensor)
+      elseif place.name:match "bias$" then
         tensor:zero_()
       elseif tensor:dim() == 1 then
         tensor:fill_(place.fields.first_value or 1)

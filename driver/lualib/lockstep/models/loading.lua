@@ -4,6 +4,7 @@
 --- the parameter is changed, and then page by page. Everything else is copied once. A rank of a sharded model reads
 --- what it keeps of each parameter.
 
+local config = require "lockstep.models.config"
 local core = require "lockstep.core"
 local four_bit = require "lockstep.models.four_bit"
 local fully_shard = require "lockstep.sharding.fully_shard"
@@ -50,8 +51,11 @@ end
 --- Drops tensors that the model does not need: old versions saved the rotary frequencies, and some folders hold a
 --- head although it is tied.
 local function drop_copies(model, tensors, opts)
+  local noted = {}
   for name, tensor in pairs(tensors) do
-    if name:match("%.rotary_emb%.inv_freq$") or model.is_unread and model:is_unread(name) then
+    local unread = model.is_unread and model:is_unread(name)
+    if type(unread) == "string" then noted[unread] = (noted[unread] or 0) + 1 end
+    if name:match("%.rotary_emb%.inv_freq$") or unread then
       tensors[name] = nil
     elseif name == "lm_head.weight" and model.settings.tie_word_embeddings then
       local embedding = tensors["model.embed_tokens.weight"] or tensors["model.language_model.embed_tokens.weight"]
@@ -61,6 +65,9 @@ local function drop_copies(model, tensors, opts)
       end
       tensors[name] = nil
     end
+  end
+  for what, count in pairs(noted) do
+    config.note("%s: %d tensors of %s are passed over, as in transformers", opts.path, count, what)
   end
 end
 

@@ -77,4 +77,4 @@ function Qwen3Moe:layouts()
   return { experts.one_by_one(state), state, experts.transposed(state) }
 end
 
-return { Qwen3Moe = Qwen3Moe }
+return { Qwen3Moe = Qwen3Moe, is_sparse = is_sparse }

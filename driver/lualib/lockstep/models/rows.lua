@@ -131,7 +131,7 @@ local function compute(self, prompts)
   local cache, samples = self.cache, {}
   for i, prompt in ipairs(prompts) do samples[i] = prompt.sample end
   for _, prompt in pairs(self.prompts) do
-    if not prompt.logits then prompt.keys, prompt.values = {}, {} end
+    if not prompt.logits then prompt.keys, prompt.values, prompt.kept = {}, {}, {} end
   end
   cache:enter(prompts)
   local batch = pack(samples)

@@ -20,6 +20,7 @@ local M = {}
 ---@class lockstep.text.Chat
 ---@field dir string
 ---@field tokens table<string, string> the special tokens that templates know: bos_token, eos_token, ...
+---@field private picture_tokens table<string, string> boi_token, eoi_token and image_token of Gemma 3
 ---@field private sources table<string, {source: string, name: string}>
 ---@field private compiled table<string, lockstep.jinja.Template>
 ---@field private recognised table<string, string> names of renderers
@@ -258,10 +259,15 @@ function Chat:encode(messages, opts)
     core.raise(("chat:encode: %s ends turns with %s, which is no token of %s; choose the renderer of the model's "
       .. "family"):format(template.name, template.closes, self.dir))
   end
+  local process, found, seen = opts and opts.processor, nil, nil
+  if process then found = pictures.find(messages, opts.folder or ENCODE.folder) end
+  if process and process.config.image_seq_length then
+    text, spans, seen = pictures.write(text, spans, found, self.picture_tokens, process)
+  end
   local ids = tokenizer:encode(text, { special = false })
   local sample = { input_ids = ids, loss_mask = spans_of.mask(tokenizer, ids, text, spans) }
-  if not (opts and opts.processor) then return sample end
-  return pictures.add(sample, pictures.find(messages, opts.folder or ENCODE.folder), tokenizer, opts.processor)
+  if seen then return pictures.mark(sample, seen, self.picture_tokens, tokenizer, process) end
+  return process and pictures.add(sample, found, tokenizer, process) or sample
 end
 
 --- Returns the ids that stand between a turn of the assistant with calls of tools and its next turn: the results, as
@@ -334,9 +340,9 @@ end
 ---@return lockstep.text.Chat
 function M.open(dir, tokenizer)
   dir = models_folder.find(dir, "text.chat")
-  return setmetatable({ dir = dir, tokens = folder.tokens(dir), sources = folder.templates(dir), compiled = {},
-    recognised = {},
-    tokenizer_ = tokenizer }, Chat)
+  local tokens, picture_tokens = folder.tokens(dir)
+  return setmetatable({ dir = dir, tokens = tokens, picture_tokens = picture_tokens,
+    sources = folder.templates(dir), compiled = {}, recognised = {}, tokenizer_ = tokenizer }, Chat)
 end
 
 return M

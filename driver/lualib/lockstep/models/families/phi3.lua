@@ -7,7 +7,6 @@ local core = require "lockstep.core"
 local decoder = require "lockstep.models.decoder"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
-local torch = require "lockstep.torch"
 
 ---@class models.Phi3Attention: models.Attention
 local Attention = decoder.Attention:subclass("Phi3Attention")
@@ -29,17 +28,6 @@ function Attention:project(x)
   local q, k, v = unpack(self.qkv_proj(x):split(self.qkv_proj.sections, -1))
   local tokens, dim = q:size(0), self.head_dim -- sharding.tensor_parallel may split the tokens of x
   return q:reshape(tokens, -1, dim), k:reshape(tokens, -1, dim), v:reshape(tokens, -1, dim)
-end
-
---- See Attention:turn. The first numbers of each head turn: of Phi-4-mini three quarters.
----@param x torch.Tensor
----@param pass models.Pass
----@return torch.Tensor
-function Attention:turn(x, pass)
-  local turned = pass.cos:size(-1)
-  if turned == self.head_dim then return nn.rotate(x, pass.cos, pass.sin) end
-  local first = nn.rotate(x:narrow(-1, 0, turned):contiguous(), pass.cos, pass.sin)
-  return torch.cat({ first, x:narrow(-1, turned, self.head_dim - turned) }, -1)
 end
 
 --- down(silu(gate) * up), where one layer gives gate and up.

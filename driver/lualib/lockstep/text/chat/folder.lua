@@ -14,6 +14,9 @@ local function read(path)
   core.raise("text.chat: cannot read " .. reason)
 end
 
+-- The tokens that Gemma 3 has around and for pictures.
+local OF_PICTURES = { "boi_token", "eoi_token", "image_token" }
+
 --- Reads an object; an empty one where the file is not there.
 local function read_json(path)
   local text = read(path)
@@ -59,20 +62,31 @@ function M.templates(dir)
     .. "tokenizer_config.json. A base model has none; put a chat_template.jinja there"):format(dir))
 end
 
---- Returns the special tokens of a folder by the names that templates have for them.
+--- Adds those of the names whose values are tokens.
+local function add_tokens(tokens, names, config)
+  for _, name in ipairs(names) do
+    local value = config[name]
+    if type(value) == "table" then value = value.content end
+    if type(value) == "string" then tokens[name] = value end
+  end
+end
+
+--- Returns the special tokens of a folder by the names that templates have for them, and those of pictures.
 ---@param dir string
----@return table<string, string>
+---@return table<string, string> tokens
+---@return table<string, string> of_pictures
 function M.tokens(dir)
-  local tokens = {}
+  local tokens, of_pictures = {}, {}
   for _, name in ipairs { "special_tokens_map.json", "tokenizer_config.json" } do
     local config = read_json(dir .. "/" .. name)
-    for _, token in ipairs(SPECIAL) do
-      local value = config[token]
-      if type(value) == "table" then value = value.content end
-      if type(value) == "string" then tokens[token] = value end
+    add_tokens(tokens, SPECIAL, config)
+    add_tokens(of_pictures, OF_PICTURES, config)
+    -- Version 4 and version 5 of transformers also write them under these keys.
+    for _, key in ipairs { "extra_special_tokens", "model_specific_special_tokens" } do
+      if type(config[key]) == "table" then add_tokens(of_pictures, OF_PICTURES, config[key]) end
     end
   end
-  return tokens
+  return tokens, of_pictures
 end
 
 return M

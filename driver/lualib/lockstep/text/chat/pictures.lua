@@ -41,6 +41,85 @@ function M.find(messages, folder)
   return found
 end
 
+--- Returns where a token begins in a text, each time.
+local function places_of(text, token)
+  local places, from = {}, 1
+  while true do
+    local first, last = text:find(token, from, true)
+    if not first then return places end
+    places[#places + 1], from = first, last + 1
+  end
+end
+
+--- Returns what Gemma 3 reads in place of a picture and its crops.
+local function written(tokens, process, num_crops)
+  local one = "\n\n" .. tokens.boi_token .. tokens.image_token:rep(process.config.image_seq_length) .. tokens.eoi_token
+    .. "\n\n"
+  if num_crops == 0 then return one end
+  return "Here is the original image " .. one .. " and here are some crops to help you see better "
+    .. one .. (" " .. one):rep(num_crops - 1)
+end
+
+--- Writes the tokens of Gemma 3's pictures into a text, as Gemma3Processor does. They belong there before the text
+--- becomes ids, because line breaks stand around them. Spans move with the text.
+---@param text string in which boi_token stands for each picture
+---@param spans integer[][] of bytes
+---@param pictures torch.Tensor[]
+---@param tokens table<string, string> of the folder
+---@param process images.Processor
+---@return string text
+---@return integer[][] spans
+---@return {pixel_values: torch.Tensor?, image_grid_thw: torch.Tensor?} seen
+function M.write(text, spans, pictures, tokens, process)
+  for _, name in ipairs { "boi_token", "eoi_token", "image_token" } do
+    if not tokens[name] then fail("tokenizer_config.json lacks %s, which stands for pictures of Gemma 3", name) end
+  end
+  local places, pixels, grids, pieces, at = places_of(text, tokens.boi_token), {}, {}, {}, 1
+  if #places ~= #pictures then
+    fail("the text has %d tokens %s, but the messages have %d pictures", #places, tokens.boi_token, #pictures)
+  end
+  local growths = {} -- of each place
+  for i, place in ipairs(places) do
+    pixels[i], grids[i] = process(pictures[i])
+    local piece = written(tokens, process, grids[i]:size(0) - 1)
+    pieces[#pieces + 1], pieces[#pieces + 2] = text:sub(at, place - 1), piece
+    at, growths[i] = place + #tokens.boi_token, #piece - #tokens.boi_token
+  end
+  pieces[#pieces + 1] = text:sub(at)
+  local function moved(byte)
+    local sum = byte
+    for i, place in ipairs(places) do sum = sum + (place < byte and growths[i] or 0) end
+    return sum
+  end
+  local new = {}
+  for i, span in ipairs(spans) do new[i] = { moved(span[1]), moved(span[2]) } end
+  return table.concat(pieces), new,
+    { pixel_values = #pixels > 0 and torch.cat(pixels) or nil, image_grid_thw = #grids > 0 and torch.cat(grids) or nil }
+end
+
+--- Adds to a sample what M.write has seen.
+---@param sample {input_ids: integer[], loss_mask: integer[]}
+---@param seen {pixel_values: torch.Tensor?, image_grid_thw: torch.Tensor?}
+---@param tokens table<string, string>
+---@param tokenizer text.Tokenizer
+---@param process images.Processor
+---@return table sample as M.add returns it
+function M.mark(sample, seen, tokens, tokenizer, process)
+  local id, types, count = tokenizer:id(tokens.image_token), {}, 0
+  for i, own in ipairs(sample.input_ids) do
+    types[i] = own == id and 1 or 0
+    count = count + types[i]
+  end
+  local expected = seen.image_grid_thw and seen.image_grid_thw:size(0) * process.config.image_seq_length or 0
+  if count ~= expected then
+    fail("the ids have %d tokens %s, and the pictures need %d; the token stands for pictures, and is not for messages",
+      count, tokens.image_token, expected)
+  end
+  sample.mm_token_type_ids, sample.pixel_values = types, seen.pixel_values
+  sample.image_grid_thw = seen.image_grid_thw
+  return sample
+end
+
 --- Adds pictures to a sample: each placeholder of one becomes as many as the picture has tokens, in ids and mask alike.
 ---@param sample {input_ids: integer[], loss_mask: integer[]}
 ---@param pictures torch.Tensor[]

@@ -125,3 +125,112 @@ t.test("WhatIsNoPictureIsNamed", function()
   t.raises("the template writes 0 placeholders <|image_pad|> for 1 pictures", text.chat(blind).encode, text.chat(blind),
     question { type = "image", path = PNG }, { processor = process, loss = "none" })
 end)
+
+-- Gemma 3: tests/images/make_gemma3.py wrote the cases.
+local gemma = data.json "driver/images/testdata/gemma3.json"
+
+--- A folder of Gemma 3 with this processor.
+local function make_gemma(name, processor)
+  local path = run.dir .. "/" .. name
+  core.make_folder(path)
+  local tokenizer = data.json "driver/text/testdata/gemma.json"
+  for i, token in ipairs(gemma.added) do
+    tokenizer.added_tokens[#tokenizer.added_tokens + 1] = { id = 2001 + i, content = token,
+      special = token:find "image>$" ~= nil, lstrip = false, rstrip = false, normalized = false, single_word = false }
+  end
+  data.save_json(path .. "/tokenizer.json", tokenizer)
+  data.save_json(path .. "/tokenizer_config.json", { bos_token = "<s>", eos_token = "</s>", boi_token = gemma.added[1],
+    eoi_token = gemma.added[2], image_token = gemma.added[3] })
+  core.write_file(path .. "/chat_template.jinja", { gemma.template })
+  local config = data.json "tests/models/gemma3_vision/config.json"
+  config.text_config.vocab_size, config.image_token_index, config.mm_tokens_per_image = 2010, 2004, 9
+  config.vision_config.image_size, config.vision_config.patch_size = 42, 7
+  data.save_json(path .. "/config.json", config)
+  local changed = {}
+  for key, value in pairs(gemma.config) do changed[key] = value end
+  for key, value in pairs(processor) do changed[key] = value end
+  data.save_json(path .. "/preprocessor_config.json", changed)
+  data.save_json(path .. "/processor_config.json", { image_seq_length = 9 })
+  return path, config
+end
+
+local gemma_dir, gemma_config = make_gemma("gemma", {})
+local gemma_pan = make_gemma("gemma_pan", gemma.pan)
+
+--- The messages of a case, with pictures of its sizes.
+local function messages_of(case)
+  local number = 0
+  for _, message in ipairs(case.messages) do
+    for _, part in ipairs(message.content) do
+      if part.type == "image" then
+        number = number + 1
+        part.image = torch.zeros({ 3, case.sizes[number][1], case.sizes[number][2] }, { dtype = torch.uint8 })
+      end
+    end
+  end
+  return case.messages
+end
+
+t.test("ChatsOfGemma3HaveTheIdsOfTransformers", function()
+  for _, path in ipairs { gemma_dir, gemma_pan } do
+    local own, its, num_cases = text.chat(path), images.processor(path), 0
+    local tokenizer = text.tokenizer(path)
+    for _, case in ipairs(gemma.chats) do
+      if case.pan == (path == gemma_pan) then
+        local messages = messages_of(case)
+        local sample = own:encode(messages, { processor = its })
+
+        t.equal(sample.input_ids, case.input_ids)
+        t.equal(sample.mm_token_type_ids, case.types)
+        t.equal(sample.image_grid_thw and sample.image_grid_thw:size(0) or 0, case.num_views)
+        t.equal(sample.pixel_values and sample.pixel_values:size(0) or 0, case.num_views * 36)
+        local said, expected = {}, ""
+        for i, id in ipairs(sample.input_ids) do
+          if sample.loss_mask[i] == 1 then said[#said + 1] = id end
+        end
+        for _, message in ipairs(messages) do
+          if message.role == "assistant" then
+            expected = expected .. message.content[1].text:gsub("^%s+", "") .. "<end_of_turn>"
+          end
+        end
+        t.equal(tokenizer:decode(said):gsub("\n", ""), (expected:gsub("\n", "")))
+        num_cases = num_cases + 1
+      end
+    end
+    t.equal(num_cases, 4)
+  end
+end)
+
+t.test("AModelOfGemma3TrainsAndSpeaksAfterMessages", function()
+  local batching = require "lockstep.batching"
+  torch.manual_seed(2)
+  local model, own, its = models.build(gemma_config), text.chat(gemma_pan), images.processor(gemma_pan)
+  local samples, wide = {}, { type = "image", image = picture(30, 90) }
+  for i, parts in ipairs { { wide }, { { type = "image", image = picture(20, 21) }, wide } } do
+    samples[i] = own:encode({ { role = "user", content = { { type = "text", text = "See" }, unpack(parts) } },
+      { role = "assistant", content = "Yes" } }, { processor = its })
+  end
+  local micro = batching.prepare({ samples = samples, seq_len = 256, ranks = 1 })[1][1]
+
+  local sum, number = model:loss(micro)
+  sum:backward()
+
+  t.equal(number, count(samples[1].loss_mask, 1) + count(samples[2].loss_mask, 1))
+  local visual = model.model.visual.multi_modal_projector.mm_input_projection_weight.grad
+  t.truthy(visual:abs():max():item() > 0)
+  local prompt = own:encode({ { role = "user", content = { wide } } }, { processor = its, generation_prompt = true })
+  t.equal(#models.generate(model, { prompt, samples[2] }, { max_new_tokens = 3, stop = {} })[2], 3)
+end)
+
+t.test("WhatDoesNotMatchInAChatOfGemma3IsNamed", function()
+  local own, its = text.chat(gemma_dir), images.processor(gemma_dir)
+  local function refuses(message, messages) t.raises(message, own.encode, own, messages, { processor = its }) end
+  refuses("the text has 1 tokens <start_of_image>, but the messages have 0 pictures",
+    { { role = "user", content = "<start_of_image>" } })
+  refuses("the ids have 1 tokens <image_soft_token>, and the pictures need 0",
+    { { role = "user", content = "<image_soft_token>" } })
+  local bare = make_gemma("gemma_bare", {})
+  data.save_json(bare .. "/tokenizer_config.json", { bos_token = "<s>" })
+  t.raises("tokenizer_config.json lacks boi_token", text.chat(bare).encode, text.chat(bare),
+    { { role = "user", content = "Hi" } }, { processor = its })
+end)
