@@ -25,7 +25,6 @@ namespace {
 
 using ::testing::IsEmpty;
 using emulator::Epsilon;
-using emulator::ForEachDtype;
 using emulator::Memory;
 
 constexpr double kEps = 1e-5;
@@ -104,7 +103,17 @@ void ForEachShape(const Check& check) {
 
 // Results in bfloat16 and float16 are rounded twice.
 #define EXPECT_CLOSE(T, actual, expected, magnitude) \
-  ASSERT_NEAR(actual, expected, 4 * Epsilon<T>() * (magnitude) + 1e-6)
+  ASSERT_NEAR(actual, expected,      \
+              4 * Epsilon<T>() * (magnitude) + (std::is_same_v<T, double> ? 1e-12 : 1e-6))
+
+template <typename T>
+using AccOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <typename Run>
+void ForEachDtype(const Run& run) {
+  emulator::ForEachDtype(run);
+  run(double());
+}
 
 template <typename T>
 void CheckNorm(const Shape& shape, Random& random) {
@@ -157,7 +166,7 @@ void CheckNormGradient(const Shape& shape, Random& random) {
   const bool has_more = random.Flip(), has_weight = random.Of({0, 1, 1}) == 1;
   const int64_t rows_of_part = kRowKernelsOfCuda.rows_of_part(size);
   const int64_t parts = (rows + rows_of_part - 1) / rows_of_part;
-  Rows<float> dweight("dweight", parts, size, 0);
+  Rows<AccOf<T>> dweight("dweight", parts, size, 0);
   kRowKernelsOfCuda.rms_norm_gradient(
       {.dtype = c10::CppTypeToScalarType<T>::value,
        .rows = rows,
@@ -202,7 +211,7 @@ void CheckNormGradient(const Shape& shape, Random& random) {
   for (int64_t i = 0; i < size; ++i) {
     double sum = 0;
     for (int64_t part = 0; part < parts; ++part) sum += dweight.At(part, i);
-    EXPECT_CLOSE(float, sum, expected_weight[i], magnitude[i]);
+    EXPECT_CLOSE(AccOf<T>, sum, expected_weight[i], magnitude[i]);
   }
 }
 
@@ -313,7 +322,7 @@ TEST(RowsOfCuda, RotationAgreesWithFloat64) {
       ForEachDtype([&](auto number) {
         using T = decltype(number);
         CheckRotate<T, T>(3, 5, half, random);
-        CheckRotate<T, float>(7, 2, half, random);
+        CheckRotate<T, AccOf<T>>(7, 2, half, random);
       });
       ASSERT_THAT(emulator::TakeFaults(), IsEmpty());
     }
@@ -326,7 +335,8 @@ struct Parameter {
   Rows<T> param;
   Rows<Grad> grad;
   Rows<Moment> first, second;
-  Rows<float> master, step;
+  Rows<AccOf<T>> master;
+  Rows<float> step;
   std::vector<double> expected[3];
 
   Parameter(int64_t numbers, int64_t offset, bool has_master, Random& random)
@@ -375,7 +385,7 @@ struct Parameter {
       EXPECT_CLOSE(Moment, first.At(0, i), expected[1][i], std::abs(expected[1][i]) + 0.1);
       EXPECT_CLOSE(Moment, second.At(0, i), expected[2][i], std::abs(expected[2][i]));
       if (has_master) {
-        EXPECT_CLOSE(float, master.At(0, i), expected[0][i], std::abs(expected[0][i]) + 0.1);
+        EXPECT_CLOSE(AccOf<T>, master.At(0, i), expected[0][i], std::abs(expected[0][i]) + 0.1);
       }
     }
   }
@@ -412,6 +422,7 @@ void CheckAdamW(bool has_master, bool is_random) {
 }
 
 TEST(RowsOfCuda, AdamWAgreesWithFloat64) {
+  CheckAdamW<double, double, double>(false, false);
   CheckAdamW<float, float, float>(false, false);
   CheckAdamW<at::BFloat16, float, float>(true, false);
   CheckAdamW<at::Half, at::Half, float>(true, false);

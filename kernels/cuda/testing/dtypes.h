@@ -18,7 +18,7 @@ constexpr double Epsilon() {
   }
 }
 
-// Calls run(a number of the dtype) for each.
+// Calls run(a number of the dtype) for each dtype that models train in.
 template <typename Run>
 void ForEachDtype(const Run& run) {
   run(float());
