@@ -1,6 +1,7 @@
-// The casts to float8 on a GPU. Where each row has a scale, one kernel finds its magnitude and casts
-// it. Otherwise there is one for the magnitudes, a small one for the scales, one for the cast. The
-// arithmetic is in rounding.h; the CPU's tests check it. g++ compiles this for tests (launch.h).
+// The casts to float8 on a GPU. Where each row has a scale, one kernel finds its magnitude and
+// casts it. Otherwise there is one for the magnitudes, a small one for the scales, one for the
+// cast. The arithmetic is in rounding.h; the CPU's tests check it. g++ compiles this for tests
+// (launch.h).
 
 #include <algorithm>
 #include <cstdint>

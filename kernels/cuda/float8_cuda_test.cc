@@ -21,9 +21,9 @@
 namespace lockstep::kernels {
 namespace {
 
-using ::testing::IsEmpty;
 using emulator::ForEachDtype;
 using emulator::Memory;
+using ::testing::IsEmpty;
 
 enum class ScaleOf { kMatrix, kRows, kColumns };
 
@@ -75,7 +75,8 @@ void CheckCast(const Case& one, std::mt19937& random) {
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t column = 0; column < columns; ++column) {
       float& most = expected[place(row, column)];
-      if (!std::isnan(most) && !(std::abs(at(row, column)) <= most)) most = std::abs(at(row, column));
+      if (!std::isnan(most) && !(std::abs(at(row, column)) <= most))
+        most = std::abs(at(row, column));
     }
   }
   for (int64_t i = 0; i < scales; ++i) {
@@ -98,7 +99,7 @@ TEST(Float8OfCuda, CastsHaveTheBitsOfTheCpu) {
   std::mt19937 random(1);
   const struct {
     int64_t rows, columns;
-  } kShapes[] = {{1, 1},  {3, 5},   {33, 257}, {40, 130}, {9, 1030},  {515, 24},
+  } kShapes[] = {{1, 1},  {3, 5},   {33, 257}, {40, 130}, {9, 1030}, {515, 24},
                  {2, 64}, {17, 31}, {2, 4096}, {1, 9000}, {1030, 9}};
   for (const auto& shape : kShapes) {
     for (const ScaleOf scale : {ScaleOf::kMatrix, ScaleOf::kRows, ScaleOf::kColumns}) {

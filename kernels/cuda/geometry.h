@@ -85,8 +85,8 @@ constexpr Geometry GeometryOfNumbers(int64_t count) {
 // Returns the geometry of a pass over rows. The blocks are `most` at the most; each takes every
 // `blocks_x`th row.
 constexpr Geometry GeometryOfCast(int64_t rows, int64_t columns, int64_t most) {
-  const uint64_t pairs = std::clamp<uint64_t>(CeilDiv(columns, int64_t{2} * kPackSize), kWarp,
-                                              kMostThreads);
+  const uint64_t pairs =
+      std::clamp<uint64_t>(CeilDiv(columns, int64_t{2} * kPackSize), kWarp, kMostThreads);
   return {.blocks_x = std::min(rows, most), .threads_x = static_cast<int>(std::bit_ceil(pairs))};
 }
 

@@ -122,16 +122,15 @@ __global__ void __launch_bounds__(kMostThreads)
   const int64_t first = blockIdx.x * rows.rows_of_part + threadIdx.y;
   const int64_t last = std::min((blockIdx.x + 1) * rows.rows_of_part, rows.rows);
   for (int64_t row = first; row < last; row += blockDim.y) {
-    RmsNormGradient<Machine, T>::RunRow(
-        machine, rows, row,
-        [&](Offset i, auto, const P& share) { kept[i.nth] = kept[i.nth] + share; });
+    RmsNormGradient<Machine, T>::RunRow(machine, rows, row, [&](Offset i, auto, const P& share) {
+      kept[i.nth] = kept[i.nth] + share;
+    });
   }
   if (rows.dweight == nullptr) return;
   Acc* const dweight = Out<Acc>(rows.dweight, blockIdx.x * rows.size);
   if constexpr (Machine::kIsBlock) {
-    machine.template ForEachPack<T>(rows.size, [&](Offset i, auto amount) {
-      kept[i.nth].StoreAcc(dweight + i, amount);
-    });
+    machine.template ForEachPack<T>(
+        rows.size, [&](Offset i, auto amount) { kept[i.nth].StoreAcc(dweight + i, amount); });
   } else {
     // The rows of the block are added up through shared memory, a pack of each thread at a time.
     __shared__ Acc sums[kThreads * kPackSize];
@@ -178,8 +177,7 @@ void NormRows(const RmsNormRows& rows, int64_t begin, int64_t end) {
 // The range is all parts.
 void NormGradients(const RmsNormGradientRows& rows, int64_t begin, int64_t end) {
   const RowShape shape = ShapeOfRow(rows.size);
-  const Geometry geometry = {
-      .blocks_x = end, .threads_x = shape.threads, .threads_y = shape.rows};
+  const Geometry geometry = {.blocks_x = end, .threads_x = shape.threads, .threads_y = shape.rows};
   ByDtype(rows.dtype, [&](auto number) {
     using T = decltype(number);
     if (!IsKept(rows.size)) {

@@ -23,9 +23,9 @@
 namespace lockstep::kernels {
 namespace {
 
-using ::testing::IsEmpty;
 using emulator::Epsilon;
 using emulator::Memory;
+using ::testing::IsEmpty;
 
 constexpr double kEps = 1e-5;
 
@@ -82,9 +82,9 @@ struct Shape {
 
 // Sizes of heads and of hidden states, odd ones, and those next to each change of geometry.
 std::vector<Shape> Shapes() {
-  return {{1, 1},    {5, 7},     {70, 8},    {300, 31},  {33, 64},   {65, 96},   {21, 127},
-          {40, 128}, {17, 130},  {19, 192},  {33, 256},  {9, 257},   {20, 512},  {5, 896},
-          {3, 1000}, {17, 1024}, {17, 1025}, {2, 2048},  {3, 2050},  {1, 4096},  {2, 4099},
+  return {{1, 1},    {5, 7},     {70, 8},    {300, 31},  {33, 64},   {65, 96},  {21, 127},
+          {40, 128}, {17, 130},  {19, 192},  {33, 256},  {9, 257},   {20, 512}, {5, 896},
+          {3, 1000}, {17, 1024}, {17, 1025}, {2, 2048},  {3, 2050},  {1, 4096}, {2, 4099},
           {1, 5120}, {1, 8192},  {1, 8200},  {1, 16384}, {1, 16385}, {2, 16400}};
 }
 
@@ -103,7 +103,7 @@ void ForEachShape(const Check& check) {
 
 // Results in bfloat16 and float16 are rounded twice.
 #define EXPECT_CLOSE(T, actual, expected, magnitude) \
-  ASSERT_NEAR(actual, expected,      \
+  ASSERT_NEAR(actual, expected,                      \
               4 * Epsilon<T>() * (magnitude) + (std::is_same_v<T, double> ? 1e-12 : 1e-6))
 
 template <typename T>
@@ -167,22 +167,21 @@ void CheckNormGradient(const Shape& shape, Random& random) {
   const int64_t rows_of_part = kRowKernelsOfCuda.rows_of_part(size);
   const int64_t parts = (rows + rows_of_part - 1) / rows_of_part;
   Rows<AccOf<T>> dweight("dweight", parts, size, 0);
-  kRowKernelsOfCuda.rms_norm_gradient(
-      {.dtype = c10::CppTypeToScalarType<T>::value,
-       .rows = rows,
-       .size = size,
-       .rows_of_part = rows_of_part,
-       .eps = kEps,
-       .dy = dy.input(),
-       .dy_stride = dy.stride,
-       .x = x.input(),
-       .x_stride = x.stride,
-       .weight = weight.input(),
-       .more = has_more ? more.input() : nullptr,
-       .more_stride = more.stride,
-       .dx = dx.memory.output(),
-       .dweight = has_weight ? dweight.memory.output() : nullptr},
-      0, parts);
+  kRowKernelsOfCuda.rms_norm_gradient({.dtype = c10::CppTypeToScalarType<T>::value,
+                                       .rows = rows,
+                                       .size = size,
+                                       .rows_of_part = rows_of_part,
+                                       .eps = kEps,
+                                       .dy = dy.input(),
+                                       .dy_stride = dy.stride,
+                                       .x = x.input(),
+                                       .x_stride = x.stride,
+                                       .weight = weight.input(),
+                                       .more = has_more ? more.input() : nullptr,
+                                       .more_stride = more.stride,
+                                       .dx = dx.memory.output(),
+                                       .dweight = has_weight ? dweight.memory.output() : nullptr},
+                                      0, parts);
 
   ExpectWritten(dx);
   if (has_weight) ExpectWritten(dweight);
@@ -200,8 +199,7 @@ void CheckNormGradient(const Shape& shape, Random& random) {
       const double added = has_more ? more.At(row, i) : 0;
       const double expected = scale * (gradient - x.At(row, i) * shift) + added;
       EXPECT_CLOSE(T, dx.At(row, i), expected,
-                   scale * (std::abs(gradient) + std::abs(x.At(row, i) * shift)) +
-                       std::abs(added));
+                   scale * (std::abs(gradient) + std::abs(x.At(row, i) * shift)) + std::abs(added));
       const double share = dy.At(row, i) * x.At(row, i) * scale;
       expected_weight[i] += share;
       magnitude[i] += std::abs(share);

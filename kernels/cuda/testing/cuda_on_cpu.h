@@ -55,9 +55,7 @@ inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t number) {
   return emulator::ReduceMax(mask, number);
 }
 
-inline uint32_t atomicMax(uint32_t* at, uint32_t number) {
-  return emulator::AtomicMax(at, number);
-}
+inline uint32_t atomicMax(uint32_t* at, uint32_t number) { return emulator::AtomicMax(at, number); }
 
 inline uint32_t __float_as_uint(float number) { return std::bit_cast<uint32_t>(number); }
 inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }

@@ -176,8 +176,7 @@ const char* CheckByte(Cell* cell, bool is_store, bool is_atomic) {
   if (is_store) {
     if (!IsOrdered(cell->store, now) && !(is_atomic && cell->store.is_atomic))
       fault = "another thread writes too, without a barrier between";
-    if (!IsOrdered(cell->loads, now))
-      fault = "another thread reads, without a barrier between";
+    if (!IsOrdered(cell->loads, now)) fault = "another thread reads, without a barrier between";
     cell->is_written = true;
     cell->store = now;
     if (!is_atomic) cell->loads = {};
@@ -211,7 +210,8 @@ void CheckRegion(Region* region, const uint8_t* at, int64_t size, bool is_store,
     if (found != nullptr) fault = found;
     if (cells[i].is_forbidden) fault = "lies between the rows";
   }
-  if (fault != nullptr) Report(Where() + Sized(size, is_store) + " of " + name + ", which " + fault);
+  if (fault != nullptr)
+    Report(Where() + Sized(size, is_store) + " of " + name + ", which " + fault);
 }
 
 void CheckShared(const uint8_t* at, int64_t size, bool is_store) {
@@ -479,8 +479,8 @@ void RunGrid(const Geometry& geometry, void (*thread)(void*), void* call, int64_
   if (!fits)
     return Report("a launch of " + std::to_string(geometry.blocks_x) + " x " +
                   std::to_string(geometry.blocks_y) + " blocks of " +
-                  std::to_string(geometry.threads_x) + " x " +
-                  std::to_string(geometry.threads_y) + " threads exceeds a GPU's limits");
+                  std::to_string(geometry.threads_x) + " x " + std::to_string(geometry.threads_y) +
+                  " threads exceeds a GPU's limits");
   if (fibers.empty()) {
     fibers.resize(kMostThreads);
     stacks.resize(kMostThreads * kStack);
@@ -514,10 +514,10 @@ void ReportIndex(uint64_t index) {
 
 namespace emulator = lockstep::kernels::emulator;
 
-#define LOCKSTEP_ACCESS(size)                                                                \
-  void __tsan_read##size(void* at) { emulator::CheckAccess(at, size, size, false); }         \
-  void __tsan_write##size(void* at) { emulator::CheckAccess(at, size, size, true); }         \
-  void __tsan_unaligned_read##size(void* at) { emulator::CheckAccess(at, size, 1, false); }  \
+#define LOCKSTEP_ACCESS(size)                                                               \
+  void __tsan_read##size(void* at) { emulator::CheckAccess(at, size, size, false); }        \
+  void __tsan_write##size(void* at) { emulator::CheckAccess(at, size, size, true); }        \
+  void __tsan_unaligned_read##size(void* at) { emulator::CheckAccess(at, size, 1, false); } \
   void __tsan_unaligned_write##size(void* at) { emulator::CheckAccess(at, size, 1, true); }
 
 extern "C" {

@@ -121,9 +121,10 @@ TEST(Emulator, FindsAccessesBetweenRows) {
 }
 
 TEST(Emulator, FindsALaunchThatIsTooLarge) {
-  for (const Geometry& geometry : {Geometry{.threads_x = 1024}, Geometry{.blocks_x = 0},
-                                   Geometry{.blocks_y = 65536}}) {
-    RunGrid(geometry, [](void*) {}, nullptr, 0);
+  for (const Geometry& geometry :
+       {Geometry{.threads_x = 1024}, Geometry{.blocks_x = 0}, Geometry{.blocks_y = 65536}}) {
+    RunGrid(
+        geometry, [](void*) {}, nullptr, 0);
 
     EXPECT_THAT(TakeFaults(), ElementsAre(HasSubstr("exceeds a GPU's limits")));
   }

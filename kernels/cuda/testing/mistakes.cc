@@ -77,9 +77,7 @@ void RunReverse(int mistake, const float* x, float* y) {
 void RunCopy(int mistake, const float* x, float* y) {
   LaunchKernel(Copy, kOneBlock, mistake, x, y);
 }
-void RunSum(int mistake, const float* x, float* y) {
-  LaunchKernel(Sum, kOneBlock, mistake, x, y);
-}
+void RunSum(int mistake, const float* x, float* y) { LaunchKernel(Sum, kOneBlock, mistake, x, y); }
 void RunAmax(int mistake, const float* x, uint32_t* amax) {
   LaunchKernel(Amax, Geometry{.blocks_x = 2, .threads_x = 32}, mistake, x, amax);
 }
