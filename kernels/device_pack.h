@@ -16,7 +16,7 @@ namespace lockstep::kernels {
 template <typename T>
 struct DevicePack {
   using Acc = std::conditional_t<std::is_same_v<T, double>, double, float>;
-  // Of bfloat16 and float16, 16 bytes: the most that a thread loads at once.
+  // 16 bytes of bfloat16 or float16: the most that a thread loads at once.
   static constexpr int64_t kSize = 8;
 
   Acc v[kSize];

@@ -82,7 +82,7 @@ TEST(Geometry, CoversEachRowOnce) {
   }
 }
 
-// Of 256 threads 32 had work.
+// 32 threads of 256 had work before.
 TEST(Geometry, NoMoreThanHalfOfTheThreadsOfAHeadAreIdle) {
   for (int64_t size = 64; size <= 256; size += 8) {
     const RowShape shape = ShapeOfRow(size);

@@ -19,8 +19,8 @@ struct Offset {
   __device__ operator int64_t() const { return at; }
 };
 
-// What the Machines of loops.h share: the threads of one threadIdx.y have a row. A thread has at
-// most kMostPacks of it, which makes `nth` a constant of the unrolled loop; 0: any number.
+// The part that both Machines of loops.h share: the threads of one threadIdx.y have a row. A thread
+// has at most kMostPacks of it, which makes `nth` a constant of the unrolled loop; 0: any number.
 template <int kMostPacks>
 struct Threads {
   static constexpr int kPacks = kMostPacks;

@@ -5,15 +5,17 @@
 //    kRowKernelsOfCuda.rms_norm({.x = x.input(), .y = y.output(), ...}, 0, 1);
 //    EXPECT_THAT(emulator::TakeFaults(), IsEmpty());
 //
-// The source of a kernel stays as it is. g++ compiles it with -fsanitize=thread,alignment,bounds,
-// which calls a function before each load and store, and emulator.cc has these functions (no
-// library of a sanitizer is linked). They report
-//   - an access outside of all Memory, of shared memory and of the thread's own stack;
-//   - an access that is not aligned as its type asks for, or beyond the end of an array;
-//   - a load of memory, global or shared, that nobody wrote; a store to an input;
-//   - a race: two threads, one byte, a store, and no barrier between, or two blocks;
-//   - a barrier or a shuffle that some threads do not reach;
-//   - a launch that exceeds the limits of a GPU.
+// The source of a kernel stays as it is. g++ compiles it with -fsanitize=thread,alignment,bounds.
+// The compiled code calls a function before each load and store. emulator.cc has these functions;
+// no library of a sanitizer is linked. It reports:
+//
+//   outside     an access outside of all Memory, of shared memory and of the thread's own stack
+//   alignment   an access that is not aligned as its type asks for; an index beyond its array
+//   unwritten   a load of memory, global or shared, that nobody wrote; a store to an input
+//   race        two threads use one byte, one stores, and no barrier is between, or two blocks do
+//   divergence  a barrier or a shuffle that some threads do not reach
+//   limits      a launch that exceeds the limits of a GPU
+//
 // The arguments of a kernel, constants, and the stack of a thread are private and not checked.
 // Races are found by barriers passed, not by the order in which the threads happened to run.
 //

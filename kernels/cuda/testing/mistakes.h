@@ -7,7 +7,7 @@
 
 namespace lockstep::kernels::emulator {
 
-// Each has a block of 64 threads, or two. x and y: 64 numbers; a `mistake` of 0 is none.
+// Each has a block of 64 threads, or two. x and y: 64 numbers. `mistake` 0 runs the right kernel.
 void RunReverse(int mistake, const float* x, float* y);      // by way of shared memory
 void RunCopy(int mistake, const float* x, float* y);         // 16 bytes for each of 16 threads
 void RunSum(int mistake, const float* x, float* y);          // of each warp, to all of its lanes
