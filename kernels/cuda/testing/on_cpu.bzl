@@ -13,10 +13,8 @@ _COPTS = [
     "-fno-tree-sra",
     # For nvcc: unroll.
     "-Wno-unknown-pragmas",
+    "--param=tsan-instrument-func-entry-exit=0",
 ]
-
-# clang spells it otherwise.
-_GCC_COPTS = ["--param=tsan-instrument-func-entry-exit=0"]
 
 def cuda_on_cpu_library(name, srcs, hdrs = [], textual_hdrs = [], deps = []):
     """A library of kernels that run on //kernels/cuda/testing:emulator.
@@ -33,7 +31,7 @@ def cuda_on_cpu_library(name, srcs, hdrs = [], textual_hdrs = [], deps = []):
         testonly = True,
         srcs = srcs,
         hdrs = hdrs,
-        copts = _COPTS + _GCC_COPTS,
+        copts = _COPTS,
         textual_hdrs = textual_hdrs,
         deps = deps + ["//kernels/cuda/testing:emulator"],
     )
