@@ -154,6 +154,7 @@ emulator::Counts CountsOfCast(int64_t rows, int64_t columns, ScaleOf scale) {
 
 TEST(Float8OfCuda, ABlockCallsAtomicMaxOnce) {
   EXPECT_EQ(CountsOfCast(1500, 64, ScaleOf::kMatrix).atomics, kAmaxBlocks);
+  EXPECT_EQ(CountsOfCast(20, 2048, ScaleOf::kMatrix).atomics, 20);  // 4 warps each
   EXPECT_EQ(CountsOfCast(20, 64, ScaleOf::kRows).atomics, 0);
   EXPECT_EQ(CountsOfCast(2 * kAmaxRows, 64, ScaleOf::kColumns).atomics, 2 * 64);
 }
