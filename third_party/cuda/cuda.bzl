@@ -22,7 +22,8 @@ def _cuda_objects_impl(ctx):
         args.add_all(["-gencode=arch=compute_%s,code=sm_%s" % (a, a) for a in ARCHITECTURES])
         args.add("-gencode=arch=compute_%s,code=compute_%s" % (ARCHITECTURES[-1], ARCHITECTURES[-1]))
         args.add_all(compilation.defines, before_each = "-D")
-        args.add_all(compilation.quote_includes, before_each = "-I")
+        # Not -I: CUDA's headers include <version>, and a repository's root may have a file of that name.
+        args.add_all(compilation.quote_includes, before_each = "-Xcompiler", format_each = "-iquote,%s")
         args.add_all(compilation.includes, before_each = "-I")
         args.add_all(compilation.system_includes, before_each = "-isystem")
         ctx.actions.run(
