@@ -23,7 +23,7 @@ struct Offset {
 // has at most kMostPacks of it, which makes `nth` a constant of the unrolled loop; 0: any number.
 template <int kMostPacks>
 struct Threads {
-  [[maybe_unused]] static constexpr int kPacks = kMostPacks;
+  static constexpr int kPacks = kMostPacks;
 
   template <typename T>
   using Pack = DevicePack<T>;
@@ -53,7 +53,7 @@ struct Threads {
 // A Machine: blockDim.x lanes of a warp have a row. It is a power of 2. All of them call Total.
 template <int kMostPacks>
 struct Lanes : Threads<kMostPacks> {
-  [[maybe_unused]] static constexpr bool kIsBlock = false;
+  static constexpr bool kIsBlock = false;
 
   template <typename P>
   __device__ typename P::Acc Total(const P& pack) const {
@@ -71,7 +71,7 @@ struct Lanes : Threads<kMostPacks> {
 // one Block.
 template <int kMostPacks>
 struct Block : Threads<kMostPacks> {
-  [[maybe_unused]] static constexpr bool kIsBlock = true;
+  static constexpr bool kIsBlock = true;
   // Two buffers in turn. A thread that writes to one has passed a barrier since all read it.
   mutable int turn = 0;
 
