@@ -1,4 +1,4 @@
-// DevicePack: the four numbers that one GPU thread computes with at a time. The formulas of
+// DevicePack: the eight numbers that one GPU thread computes with at a time. The formulas of
 // arithmetic.h and the loops of loops.h are templates over a pack; pack.h has the packs of CPUs.
 
 #ifndef LOCKSTEP_KERNELS_DEVICE_PACK_H_
@@ -16,12 +16,15 @@ namespace lockstep::kernels {
 template <typename T>
 struct DevicePack {
   using Acc = std::conditional_t<std::is_same_v<T, double>, double, float>;
-  static constexpr int64_t kSize = 4;
+  // 16 bytes of bfloat16 or float16: the most that a thread loads at once.
+  static constexpr int64_t kSize = 8;
 
   Acc v[kSize];
 
   LOCKSTEP_DEVICE DevicePack() : v{} {}
-  LOCKSTEP_DEVICE explicit DevicePack(Acc number) : v{number, number, number, number} {}
+  LOCKSTEP_DEVICE explicit DevicePack(Acc number) {
+    for (Acc& place : v) place = number;
+  }
 
   template <typename Amount>
   LOCKSTEP_DEVICE static DevicePack Load(const T* from, Amount amount) {
@@ -41,7 +44,9 @@ struct DevicePack {
   }
 
   // Returns the sum of all numbers, added up in pairs.
-  LOCKSTEP_DEVICE Acc Total() const { return (v[0] + v[2]) + (v[1] + v[3]); }
+  LOCKSTEP_DEVICE Acc Total() const {
+    return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+  }
 
   // The same numbers, to be stored as To.
   template <typename To>
@@ -52,22 +57,26 @@ struct DevicePack {
   }
 
  private:
-  // Four numbers in memory, moved at once where their address allows it.
+  // 16 bytes of numbers, which move at once where their address allows it.
   template <typename From>
-  struct alignas(sizeof(From) * kSize) Four {
-    From x[kSize];
+  struct alignas(16) Chunk {
+    static constexpr int64_t kCount = 16 / sizeof(From);
+    From x[kCount];
   };
   template <typename From>
   LOCKSTEP_DEVICE static bool IsAligned(const From* at) {
-    return reinterpret_cast<uintptr_t>(at) % sizeof(Four<From>) == 0;
+    return reinterpret_cast<uintptr_t>(at) % sizeof(Chunk<From>) == 0;
   }
 
   template <typename From>
   LOCKSTEP_DEVICE static DevicePack LoadFrom(const From* from, Whole) {
     if (!IsAligned(from)) return LoadFrom(from, First{kSize});
-    const Four<From> four = *reinterpret_cast<const Four<From>*>(from);
+    constexpr int64_t kCount = Chunk<From>::kCount;
     DevicePack result;
-    for (int i = 0; i < kSize; ++i) result.v[i] = static_cast<Acc>(four.x[i]);
+    for (int i = 0; i < kSize; i += kCount) {
+      const Chunk<From> chunk = *reinterpret_cast<const Chunk<From>*>(from + i);
+      for (int j = 0; j < kCount; ++j) result.v[i + j] = static_cast<Acc>(chunk.x[j]);
+    }
     return result;
   }
   template <typename From>
@@ -81,9 +90,12 @@ struct DevicePack {
   template <typename To>
   LOCKSTEP_DEVICE void StoreTo(To* to, Whole) const {
     if (!IsAligned(to)) return StoreTo(to, First{kSize});
-    Four<To> four;
-    for (int i = 0; i < kSize; ++i) four.x[i] = static_cast<To>(v[i]);
-    *reinterpret_cast<Four<To>*>(to) = four;
+    constexpr int64_t kCount = Chunk<To>::kCount;
+    for (int i = 0; i < kSize; i += kCount) {
+      Chunk<To> chunk;
+      for (int j = 0; j < kCount; ++j) chunk.x[j] = static_cast<To>(v[i + j]);
+      *reinterpret_cast<Chunk<To>*>(to + i) = chunk;
+    }
   }
   template <typename To>
   LOCKSTEP_DEVICE void StoreTo(To* to, First part) const {

@@ -25,6 +25,10 @@ bool HasKernels(const at::Tensor& x) {
   return x.is_cpu() || x.is_meta() || (x.is_cuda() && CudaRowKernels() != nullptr);
 }
 
+const RowKernels& KernelsFor(const at::Tensor& x) {
+  return x.is_cuda() ? *CudaRowKernels() : ChosenRowKernels();
+}
+
 RowView RowsOf(const at::Tensor& x) {
   const int64_t size = x.size(-1);
   if (x.is_contiguous()) return {x, size};

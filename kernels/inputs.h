@@ -24,6 +24,9 @@ void CheckAlike(const char* op, const char* x_name, const at::Tensor& x, const c
 // Returns whether a kernel exists for x's device; elsewhere ATen's operators do the same.
 bool HasKernels(const at::Tensor& x);
 
+// Returns the kernels for x's device, which must have some (HasKernels).
+const RowKernels& KernelsFor(const at::Tensor& x);
+
 // The rows of a tensor: its last dimension is dense, and its rows are `stride` numbers apart.
 struct RowView {
   at::Tensor tensor;  // x, or a copy where x's strides do not fit
@@ -43,7 +46,7 @@ void Launch(const at::Tensor& x, void (*RowKernels::*kernel)(const Rows&, int64_
             const Rows& rows, int64_t count, int64_t grain) {
   if (x.is_cuda()) {
     const c10::DeviceGuard guard(x.device());
-    (CudaRowKernels()->*kernel)(rows, 0, count);
+    (KernelsFor(x).*kernel)(rows, 0, count);
     return;
   }
   ParallelFor(count, grain,

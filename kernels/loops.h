@@ -5,7 +5,8 @@
 // A Machine has
 //   Pack<T>                        some numbers to compute with: see pack.h
 //   ForEachPack<T>(length, visit)  calls visit(offset, Whole or First) for this thread's packs of a
-//                                  row; always the same ones for one length
+//                                  row; always the same ones for one length. An offset may be of
+//                                  a type that converts to int64_t
 //   Total(pack)                    the sum of all numbers in the packs of all threads
 //   Once(make)                     make(), which one thread computes for all
 //
@@ -92,8 +93,10 @@ struct RmsNormGradient {
   using P = typename Machine::template Pack<T>;
   using Acc = typename P::Acc;
 
+  // Calls add(i, amount, pack) with the row's share of the weight's gradient, if it is wanted.
+  template <typename Add>
   LOCKSTEP_DEVICE static void RunRow(const Machine& machine, const RmsNormGradientRows& m,
-                                     int64_t row, Acc* dweight) {
+                                     int64_t row, const Add& add) {
     const T* x = In<T>(m.x, row * m.x_stride);
     const T* dy = In<T>(m.dy, row * m.dy_stride);
     const T* weight = In<T>(m.weight);
@@ -108,12 +111,9 @@ struct RmsNormGradient {
         shift(scale * scale * machine.Total(products) / static_cast<Acc>(m.size));
     const T* more = m.more == nullptr ? nullptr : In<T>(m.more, row * m.more_stride);
     T* dx = Out<T>(m.dx, row * m.size);
-    machine.template ForEachPack<T>(m.size, [&](int64_t i, auto amount) {
+    machine.template ForEachPack<T>(m.size, [&](auto i, auto amount) {
       const P value = P::Load(x + i, amount), gradient = P::Load(dy + i, amount);
-      if (dweight != nullptr) {
-        const P before = P::LoadAcc(dweight + i, amount);
-        (gradient * (value * scales) + before).StoreAcc(dweight + i, amount);
-      }
+      if (m.dweight != nullptr) add(i, amount, gradient * (value * scales));
       P result = NormalisedGradient(gradient * P::Load(weight + i, amount), value, scales, shift);
       if (more != nullptr) result = result + P::Load(more + i, amount);
       result.Store(dx + i, amount);
@@ -128,8 +128,12 @@ struct RmsNormGradient {
         machine.template ForEachPack<T>(
             m.size, [&](int64_t i, auto amount) { P(0).StoreAcc(dweight + i, amount); });
       }
-      const int64_t last = std::min((part + 1) * kRowsOfPart, m.rows);
-      for (int64_t row = part * kRowsOfPart; row < last; ++row) RunRow(machine, m, row, dweight);
+      const int64_t last = std::min((part + 1) * m.rows_of_part, m.rows);
+      for (int64_t row = part * m.rows_of_part; row < last; ++row) {
+        RunRow(machine, m, row, [&](int64_t i, auto amount, const P& share) {
+          (share + P::LoadAcc(dweight + i, amount)).StoreAcc(dweight + i, amount);
+        });
+      }
     }
   }
 };
@@ -255,15 +259,23 @@ struct AdamW {
                                            double step, int64_t salt) {
     if constexpr (std::is_same_v<To, at::BFloat16>) {
       if (salt >= 0) {
-        Acc numbers[P::kSize];
-        uint16_t rounded[P::kSize];
+        alignas(16) Acc numbers[P::kSize];
+        struct alignas(16) {
+          uint16_t x[P::kSize];
+        } rounded;
         pack.StoreAcc(numbers, Whole{});
         const uint32_t key = RandomKey(step, salt), first = static_cast<uint32_t>(i);
         for (uint32_t j = 0; j < P::kSize; ++j)
-          rounded[j] = RoundedAtRandom(numbers[j], key, first + j);
+          rounded.x[j] = RoundedAtRandom(numbers[j], key, first + j);
+        To* const at = Out<To>(to, i);
         int64_t count = P::kSize;
-        if constexpr (std::is_same_v<Amount, First>) count = amount.count;
-        for (int64_t j = 0; j < count; ++j) memcpy(Out<To>(to, i + j), rounded + j, sizeof(To));
+        if constexpr (std::is_same_v<Amount, First>) {
+          count = amount.count;
+        } else if (reinterpret_cast<uintptr_t>(at) % alignof(decltype(rounded)) == 0) {
+          *reinterpret_cast<decltype(rounded)*>(at) = rounded;
+          return;
+        }
+        for (int64_t j = 0; j < count; ++j) memcpy(at + j, rounded.x + j, sizeof(To));
         return;
       }
     }
@@ -364,6 +376,7 @@ constexpr RowKernels KernelsOfOneThread() {
   return {
       .rms_norm = RunByDtype<Machine, RmsNorm, RmsNormRows>,
       .rms_norm_gradient = RunByDtype<Machine, RmsNormGradient, RmsNormGradientRows>,
+      .rows_of_part = [](int64_t /*size*/) { return kRowsOfPart; },
       .swiglu = RunByDtype<Machine, Swiglu, SwigluRows>,
       .swiglu_gradient = RunByDtype<Machine, SwigluGradient, SwigluRows>,
       .rotate = RunByDtype<Machine, Rotate, RotateRows>,

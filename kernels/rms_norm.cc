@@ -168,7 +168,8 @@ Pair BackwardByKernel(const at::Tensor& dy, const at::Tensor& x, const at::Tenso
   if (dx.numel() == 0)
     return {dx, need_weight ? at::zeros(weight.sizes(), weight.options()) : at::Tensor()};
   const int64_t size = x.size(-1), num_rows = x.numel() / size;
-  const int64_t parts = (num_rows + kRowsOfPart - 1) / kRowsOfPart;
+  const int64_t rows_of_part = KernelsFor(x).rows_of_part(size);
+  const int64_t parts = (num_rows + rows_of_part - 1) / rows_of_part;
   at::Tensor shares;
   if (need_weight) shares = at::empty({parts, size}, x.options().dtype(AccOf(x)));
   const RowView xs = RowsOf(x), dys = RowsOf(dy);
@@ -178,6 +179,7 @@ Pair BackwardByKernel(const at::Tensor& dy, const at::Tensor& x, const at::Tenso
       .dtype = x.scalar_type(),
       .rows = num_rows,
       .size = size,
+      .rows_of_part = rows_of_part,
       .eps = eps,
       .dy = dys.data(),
       .dy_stride = dys.stride,
@@ -190,7 +192,7 @@ Pair BackwardByKernel(const at::Tensor& dy, const at::Tensor& x, const at::Tenso
       .dweight = need_weight ? shares.mutable_data_ptr() : nullptr,
   };
   Launch(x, &RowKernels::rms_norm_gradient, rows, parts,
-         std::max<int64_t>(1, kGrain / (size * kRowsOfPart)));
+         std::max<int64_t>(1, kGrain / (size * rows_of_part)));
   if (!need_weight) return {dx, at::Tensor()};
   const at::Tensor dweight = parts == 1 ? shares.view({size}) : shares.sum(0);
   return {dx, dweight.to(weight.scalar_type())};

@@ -28,9 +28,9 @@ struct RmsNormRows {
   void* y;    // contiguous
 };
 
-// Rows whose shares of the weight's gradient one part of RmsNormGradientRows adds up. It does not
-// depend on the number of threads, and so the bits of the result do not. With 32 the error in
-// float32 would exceed the error of ATen's sum.
+// Rows whose shares of the weight's gradient one part of RmsNormGradientRows adds up on a CPU. It
+// does not depend on the number of threads, and so the bits of the result do not. With 32 the error
+// in float32 would exceed the error of ATen's sum.
 inline constexpr int64_t kRowsOfPart = 16;
 
 // The gradients of RmsNormRows from the normalised x, which backward reads again. It does not keep
@@ -39,6 +39,7 @@ struct RmsNormGradientRows {
   at::ScalarType dtype;
   int64_t rows;
   int64_t size;
+  int64_t rows_of_part;  // RowKernels::rows_of_part
   double eps;
   const void* dy;
   int64_t dy_stride;
@@ -112,6 +113,7 @@ struct AdamWTensors {
 struct RowKernels {
   void (*rms_norm)(const RmsNormRows&, int64_t begin, int64_t end);
   void (*rms_norm_gradient)(const RmsNormGradientRows&, int64_t begin, int64_t end);
+  int64_t (*rows_of_part)(int64_t size);  // of rms_norm_gradient
   void (*swiglu)(const SwigluRows&, int64_t begin, int64_t end);
   void (*swiglu_gradient)(const SwigluRows&, int64_t begin, int64_t end);
   void (*rotate)(const RotateRows&, int64_t begin, int64_t end);

@@ -1,11 +1,13 @@
-// The casts to float8 on a GPU: one kernel for the magnitudes, a small one for the scales, one for
-// the cast. The arithmetic is in rounding.h; the CPU's tests check it.
+// The casts to float8 on a GPU. Where each row has a scale, one kernel finds its magnitude and
+// casts it. Otherwise there is one for the magnitudes, a small one for the scales, one for the
+// cast. The arithmetic is in rounding.h; the CPU's tests check it. g++ compiles this for tests
+// (launch.h).
 
+#include <algorithm>
 #include <cstdint>
 
-#include "c10/cuda/CUDAException.h"
-#include "c10/cuda/CUDAStream.h"
 #include "kernels/cuda/float8_cuda.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/device_pack.h"
 #include "kernels/float8/rounding.h"
 
@@ -14,114 +16,186 @@ namespace {
 
 using float8::Matrix;
 
-constexpr int kWarp = 32, kThreads = 256;
-// Rows whose magnitudes one block compares, for each column.
-constexpr int64_t kRowsOfBlock = 256;
-constexpr int kTile = 64, kTileRows = 4;
-
-unsigned Blocks(int64_t count, int64_t of_block) {
-  return static_cast<unsigned>((count + of_block - 1) / of_block);
-}
-
 // Magnitudes are compared as integers: their order is the same, and no NaN gets lost.
 __device__ uint32_t MagnitudeBits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 
-// A block for each row.
+// Loads `count` numbers, or all of a pack.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) AmaxOfRows(const __grid_constant__ Matrix m) {
-  using P = DevicePack<T>;
-  const int64_t row = blockIdx.x;
-  const T* x = static_cast<const T*>(m.x) + row * m.stride;
+__device__ DevicePack<T> LoadPart(const T* from, int64_t count) {
+  return count >= kPackSize ? DevicePack<T>::Load(from, Whole{})
+                            : DevicePack<T>::Load(from, First{count});
+}
+
+template <typename T>
+__device__ const T* RowOf(const Matrix& m, int64_t row) {
+  return static_cast<const T*>(m.x) + row * m.stride;
+}
+
+// Returns the largest magnitude that a thread sees in a row.
+template <typename T>
+__device__ uint32_t AmaxOfThread(const T* x, int64_t columns) {
   uint32_t most = 0;
-  for (int64_t i = threadIdx.x * P::kSize; i < m.columns; i += kThreads * P::kSize) {
-    const int64_t left = m.columns - i;
-    const P pack = left >= P::kSize ? P::Load(x + i, Whole{}) : P::Load(x + i, First{left});
-    for (int j = 0; j < P::kSize; ++j) most = max(most, MagnitudeBits(pack.v[j]));
+  for (int64_t i = threadIdx.x * kPackSize; i < columns; i += blockDim.x * kPackSize) {
+    const DevicePack<T> pack = LoadPart(x + i, columns - i);
+    for (int j = 0; j < kPackSize; ++j) most = std::max(most, MagnitudeBits(pack.v[j]));
   }
+  return most;
+}
+
+// Returns the largest number of all threads of the block, which has whole warps. A kernel calls it
+// once.
+__device__ uint32_t MaxOfBlock(uint32_t most) {
+  __shared__ uint32_t maxima[kMostThreads / kWarp];
   most = __reduce_max_sync(0xffffffffu, most);
-  if (threadIdx.x % kWarp == 0) atomicMax(m.amax + row * m.scale_row_stride, most);
+  if (threadIdx.x % kWarp == 0) maxima[threadIdx.x / kWarp] = most;
+  __syncthreads();
+  for (unsigned warp = 0; warp < blockDim.x / kWarp; ++warp) most = std::max(most, maxima[warp]);
+  return most;
 }
 
-// A thread for each column of kRowsOfBlock rows.
+// Each block takes every gridDim.x-th row.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) AmaxOfColumns(const __grid_constant__ Matrix m) {
-  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (column >= m.columns) return;
-  const int64_t first = blockIdx.y * kRowsOfBlock;
-  const T* x = static_cast<const T*>(m.x) + column;
+__global__ void __launch_bounds__(kMostThreads) AmaxOfAll(const __grid_constant__ Matrix m) {
   uint32_t most = 0;
-  for (int64_t row = first; row < min(first + kRowsOfBlock, m.rows); ++row)
-    most = max(most, MagnitudeBits(static_cast<float>(x[row * m.stride])));
-  atomicMax(m.amax + column, most);
+  for (int64_t row = blockIdx.x; row < m.rows; row += gridDim.x)
+    most = std::max(most, AmaxOfThread(RowOf<T>(m, row), m.columns));
+  most = MaxOfBlock(most);
+  if (threadIdx.x == 0) atomicMax(m.amax, most);
 }
 
-__global__ void Scales(const uint32_t* amax, int64_t count, float largest, bool power_of_2,
-                       float* scale) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+// A thread for a pack of columns, and kAmaxThreadsY of them for kAmaxRows rows.
+template <typename T>
+__global__ void __launch_bounds__(kMostThreads) AmaxOfColumns(const __grid_constant__ Matrix m) {
+  __shared__ uint32_t maxima[kAmaxThreadsY][kAmaxColumns];
+  const int64_t first = int64_t{blockIdx.x} * kAmaxColumns, mine = threadIdx.x * kPackSize;
+  uint32_t most[kPackSize] = {};
+  const int64_t begin = blockIdx.y * kAmaxRows, end = std::min(begin + kAmaxRows, m.rows);
+  if (first + mine < m.columns) {
+    for (int64_t row = begin + threadIdx.y; row < end; row += kAmaxThreadsY) {
+      const DevicePack<T> pack =
+          LoadPart(RowOf<T>(m, row) + first + mine, m.columns - first - mine);
+      for (int j = 0; j < kPackSize; ++j) most[j] = std::max(most[j], MagnitudeBits(pack.v[j]));
+    }
+  }
+  for (int j = 0; j < kPackSize; ++j) maxima[threadIdx.y][mine + j] = most[j];
+  __syncthreads();
+  const int column = static_cast<int>(threadIdx.y * kWarp + threadIdx.x);
+  if (first + column >= m.columns) return;
+  uint32_t largest = 0;
+  for (int y = 0; y < kAmaxThreadsY; ++y) largest = std::max(largest, maxima[y][column]);
+  atomicMax(m.amax + first + column, largest);
+}
+
+__global__ void __launch_bounds__(kMostThreads)
+    Scales(const uint32_t* amax, int64_t count, float largest, bool power_of_2, float* scale) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i < count) scale[i] = float8::ScaleOf(__uint_as_float(amax[i]), largest, power_of_2);
 }
 
-// A block for each row.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) CastRows(const __grid_constant__ Matrix m) {
-  using P = DevicePack<T>;
-  const int64_t row = blockIdx.x;
-  const T* x = static_cast<const T*>(m.x) + row * m.stride;
+// The bytes of a pack, which are stored at once where their address allows it.
+struct alignas(kPackSize) PackBytes {
+  uint8_t byte[kPackSize];
+};
+
+// The block casts a row. scale(i, count) returns the scales of a pack.
+template <typename T, typename Scale>
+__device__ void CastRow(const Matrix& m, int64_t row, const Scale& scale) {
+  const T* x = RowOf<T>(m, row);
   uint8_t* y = m.y + row * m.columns;
-  const float* scale = m.scale + row * m.scale_row_stride;
-  for (int64_t i = threadIdx.x * P::kSize; i < m.columns; i += kThreads * P::kSize) {
-    const int64_t count = min(m.columns - i, P::kSize);
-    const P pack = count == P::kSize ? P::Load(x + i, Whole{}) : P::Load(x + i, First{count});
-    uchar4 bytes;
-    auto* byte = reinterpret_cast<uint8_t*>(&bytes);
-    for (int j = 0; j < P::kSize; ++j) {
-      const float scaled = pack.v[j] * scale[j < count ? (i + j) * m.scale_column_stride : 0];
-      byte[j] = m.is_e5m2 ? float8::ToE5m2(scaled) : float8::ToE4m3(scaled);
-    }
-    if (count == P::kSize && reinterpret_cast<uintptr_t>(y + i) % sizeof(bytes) == 0) {
-      *reinterpret_cast<uchar4*>(y + i) = bytes;
+  for (int64_t i = threadIdx.x * kPackSize; i < m.columns; i += blockDim.x * kPackSize) {
+    const int64_t count = std::min(m.columns - i, int64_t{kPackSize});
+    const DevicePack<float> scaled = LoadPart(x + i, count).template As<float>() * scale(i, count);
+    PackBytes bytes;
+    for (int j = 0; j < kPackSize; ++j)
+      bytes.byte[j] = m.is_e5m2 ? float8::ToE5m2(scaled.v[j]) : float8::ToE4m3(scaled.v[j]);
+    if (count == kPackSize && reinterpret_cast<uintptr_t>(y + i) % sizeof(bytes) == 0) {
+      *reinterpret_cast<PackBytes*>(y + i) = bytes;
     } else {
-      for (int j = 0; j < count; ++j) y[i + j] = byte[j];
+      for (int j = 0; j < kPackSize; ++j)
+        if (j < count) y[i + j] = bytes.byte[j];
     }
   }
+}
+
+// A block for each row. The scales are of the matrix, or of the columns.
+template <typename T>
+__global__ void __launch_bounds__(kMostThreads) CastRows(const __grid_constant__ Matrix m) {
+  if (m.scale_column_stride == 0) {
+    const DevicePack<float> one(*m.scale);
+    CastRow<T>(m, blockIdx.x, [&](int64_t, int64_t) { return one; });
+  } else {
+    CastRow<T>(m, blockIdx.x,
+               [&](int64_t i, int64_t count) { return LoadPart(m.scale + i, count); });
+  }
+}
+
+// A block for each row, which has a scale of its own.
+template <typename T>
+__global__ void __launch_bounds__(kMostThreads)
+    ScaleAndCastRows(const __grid_constant__ Matrix m, float largest, bool power_of_2) {
+  const int64_t row = blockIdx.x;
+  const uint32_t most = MaxOfBlock(AmaxOfThread(RowOf<T>(m, row), m.columns));
+  const float scale = float8::ScaleOf(__uint_as_float(most), largest, power_of_2);
+  if (threadIdx.x == 0) m.scale[row] = scale;
+  const DevicePack<float> one(scale);
+  CastRow<T>(m, row, [&](int64_t, int64_t) { return one; });
 }
 
 template <typename T>
 void CastMatrix(const Matrix& m, bool power_of_2) {
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-  const auto rows = static_cast<unsigned>(m.rows);
-  int64_t scales = 1;
-  if (m.scale_column_stride == 0) {
-    scales = m.scale_row_stride == 0 ? 1 : m.rows;
-    AmaxOfRows<T><<<rows, kThreads, 0, stream>>>(m);
-  } else {
-    scales = m.columns;
-    const dim3 blocks(Blocks(m.columns, kThreads), Blocks(m.rows, kRowsOfBlock));
-    AmaxOfColumns<T><<<blocks, kThreads, 0, stream>>>(m);
-  }
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
   const float largest = m.is_e5m2 ? float8::kLargestE5m2 : float8::kLargestE4m3;
-  Scales<<<Blocks(scales, kThreads), kThreads, 0, stream>>>(m.amax, scales, largest, power_of_2,
-                                                            m.scale);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  CastRows<T><<<rows, kThreads, 0, stream>>>(m);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  const Geometry each_row = GeometryOfCast(m.rows, m.columns, kMostBlocks);
+  if (m.scale_row_stride != 0)
+    return LaunchKernel(ScaleAndCastRows<T>, each_row, m, largest, power_of_2);
+  const bool is_one = m.scale_column_stride == 0;
+  const int64_t scales = is_one ? 1 : m.columns;
+  if (is_one) {
+    LaunchKernel(AmaxOfAll<T>, GeometryOfCast(m.rows, m.columns, kAmaxBlocks), m);
+  } else {
+    LaunchKernel(AmaxOfColumns<T>, GeometryOfColumns(m.rows, m.columns), m);
+  }
+  LaunchKernel(Scales, Geometry{.blocks_x = CeilDiv(scales, kThreads)},
+               static_cast<const uint32_t*>(m.amax), scales, largest, power_of_2, m.scale);
+  LaunchKernel(CastRows<T>, each_row, m);
 }
 
-// A block for each tile, by way of shared memory: rows of it are read, and columns written.
-__global__ void __launch_bounds__(kTile* kTileRows)
+// 16 bytes, moved at once where their address allows it.
+struct alignas(16) Line {
+  uint8_t byte[16];
+};
+constexpr int kLine = sizeof(Line), kLinesOfTile = kTile / kLine;
+static_assert(kTile * kLinesOfTile == kThreads, "a line for each thread");
+
+// A block for each tile, by way of shared memory: rows of it are read, and columns written, a line
+// for each thread. `padded` is a multiple of a line.
+__global__ void __launch_bounds__(kMostThreads)
     TransposeTiles(const uint8_t* from, int64_t rows, int64_t columns, int64_t padded,
                    uint8_t* to) {
   __shared__ uint8_t tile[kTile][kTile + 4];
-  const int64_t column = int64_t{blockIdx.x} * kTile, row = int64_t{blockIdx.y} * kTile;
-  for (int i = threadIdx.y; i < kTile; i += kTileRows) {
-    const bool is_there = row + i < rows && column + threadIdx.x < columns;
-    tile[i][threadIdx.x] = is_there ? from[(row + i) * columns + column + threadIdx.x] : 0;
+  const int side = static_cast<int>(threadIdx.x) / kLinesOfTile;
+  const int line = static_cast<int>(threadIdx.x) % kLinesOfTile * kLine;
+  const int64_t first_row = int64_t{blockIdx.x} * kTile, first_column = int64_t{blockIdx.y} * kTile;
+  const int64_t row = first_row + side, column = first_column + line;
+  Line read = {};
+  if (row < rows) {
+    const uint8_t* const at = from + row * columns + column;
+    if (column + kLine <= columns && reinterpret_cast<uintptr_t>(at) % kLine == 0) {
+      read = *reinterpret_cast<const Line*>(at);
+    } else {
+      for (int i = 0; i < kLine; ++i)
+        if (column + i < columns) read.byte[i] = at[i];
+    }
   }
+  for (int i = 0; i < kLine; ++i) tile[side][line + i] = read.byte[i];
   __syncthreads();
-  for (int i = threadIdx.y; i < kTile; i += kTileRows) {
-    if (column + i < columns && row + threadIdx.x < padded)
-      to[(column + i) * padded + row + threadIdx.x] = tile[threadIdx.x][i];
+  if (first_column + side >= columns || first_row + line >= padded) return;
+  Line write;
+  for (int i = 0; i < kLine; ++i) write.byte[i] = tile[line + i][side];
+  uint8_t* const at = to + (first_column + side) * padded + first_row + line;
+  if (reinterpret_cast<uintptr_t>(at) % kLine == 0) {
+    *reinterpret_cast<Line*>(at) = write;
+  } else {
+    for (int i = 0; i < kLine; ++i) at[i] = write.byte[i];
   }
 }
 
@@ -132,10 +206,7 @@ void Cast(const Matrix& m, bool power_of_2) {
 }
 
 void Transpose(const uint8_t* from, int64_t rows, int64_t columns, int64_t padded, uint8_t* to) {
-  const dim3 blocks(Blocks(columns, kTile), Blocks(padded, kTile)), threads(kTile, kTileRows);
-  TransposeTiles<<<blocks, threads, 0, c10::cuda::getCurrentCUDAStream()>>>(from, rows, columns,
-                                                                            padded, to);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  LaunchKernel(TransposeTiles, GeometryOfTiles(padded, columns), from, rows, columns, padded, to);
 }
 
 }  // namespace

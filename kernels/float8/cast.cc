@@ -191,7 +191,9 @@ Pair OnCuda(const at::Tensor& x, at::ScalarType format, Dim dim, bool power_of_2
   Check(x, format, dim);
   const c10::DeviceGuard guard(x.device());
   const Cast cast(x, format, dim);
-  const at::Tensor amax = at::zeros({cast.scale.numel()}, x.options().dtype(at::kInt));
+  // A scale for each row is found without it.
+  const at::Tensor amax =
+      at::zeros({dim == 1 ? 0 : cast.scale.numel()}, x.options().dtype(at::kInt));
   auto* const bits = static_cast<uint32_t*>(amax.mutable_data_ptr());
   CudaKernels()->cast(cast.MatrixWith(bits, dim), power_of_2);
   return {cast.values, cast.scale};

@@ -38,7 +38,8 @@ struct CastLoops {
 // The same on NVIDIA GPUs. Each launches on the current stream of the current device, and does not
 // wait.
 struct CudaCasts {
-  // Finds the magnitudes, and writes scale and y. amax: zeros, one for each scale.
+  // Finds the magnitudes, and writes scale and y. amax: zeros, one for each scale; not used where
+  // rows have scales.
   void (*cast)(const Matrix&, bool power_of_2);
   // Writes the transposed bytes of a contiguous matrix, and zeros behind each row up to `padded`.
   //   from: [rows, columns]; to: [columns, padded].
