@@ -135,7 +135,8 @@ local function flash(q, k, v, o)
 end
 
 --- Attention of whole sequences.
-local function whole(o, q, k, v)
+local function whole(o, q, k, v, own_sinks)
+  if own_sinks then return sinks.attention(q, k, v, plain.copy(o, { sinks = own_sinks })) end
   if can_flash(q) then return flash(q, k, v, o) end
   return fused.attention(q, k, v, o)
 end
@@ -170,7 +171,7 @@ local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.op
 --- `causal` is false window - 1 after it. `sinks`: [heads], a score of each head that takes part in its softmax and
 --- stands for no token; the weights of the tokens then add up to less than 1. `blocks`: [T] whole numbers; the tokens
 --- of a sequence with the same number, if it is at least 0, also see those after them. Within sharding.context_parallel
---- q, k and v are this rank's chunk, and seq_lens the lengths of the whole; there are no sinks or blocks there.
+--- q, k and v are this rank's chunk, and seq_lens the lengths of the whole; there are no blocks there.
 --- `shares`: those of a micro-batch of batching.prepare with `split`, whose first sequences are this rank's parts of
 --- samples that several ranks hold. Each part sees the whole sample. Then every rank calls this equally often.
 ---@param q torch.Tensor [T, heads, D]
@@ -197,14 +198,11 @@ function M.attention(q, k, v, opts)
     end
     return blocks.attention(q, k, v, o)
   end
-  if o.sinks ~= nil then
-    check_sinks(o.sinks, q)
-    return sinks.attention(q, k, v, o)
-  end
+  if o.sinks ~= nil then check_sinks(o.sinks, q) end
   if current and current.size > 1 then
     return chunks.attention(current, q, k, v, o, function(...) return whole(o, ...) end, can_flash)
   end
-  return whole(o, q, k, v)
+  return whole(o, q, k, v, o.sinks)
 end
 
 return M

@@ -23,8 +23,9 @@ t.test("RanksWithOtherOptionsAreNamed", function()
 end)
 
 t.test("ModelsThatAnAxisCannotTakeAreErrors", function()
-  t.raises("the attention of a GptOssForCausalLM needs whole sequences", sharding.parallelize, load "gpt_oss", CP)
-  t.raises("but GptOssForCausalLM has no mixture of experts", sharding.parallelize, load "gpt_oss", EP)
+  t.raises("the attention of a Gemma3ForConditionalGeneration needs whole sequences", sharding.parallelize,
+    load "gemma3_vision", CP)
+  t.raises("but Gemma3ForConditionalGeneration has no mixture of experts", sharding.parallelize, load "gemma3_vision", EP)
 end)
 
 t.test("NoiseOnEmbeddingsNeedsWholeSequencesAndTheWholeModel", function()

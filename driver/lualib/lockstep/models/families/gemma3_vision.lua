@@ -241,7 +241,8 @@ function Gemma3Vision:inputs(batch)
   end
   local ids, positions, seq_lens = self:read_batch(batch)
   if positions:dim() ~= 1 then fail("position_ids must have shape [T], got %s", tostring(positions.shape)) end
-  local x = gemma3.scaled(self, self:decoder().embed_tokens(ids))
+  local before = self.stage_input and self.stage_input.x
+  local x = before or gemma3.scaled(self, self:decoder().embed_tokens(ids))
   local angles = self.rotary:angles(positions, seq_lens)
   if not parts.has_visuals(batch) then
     parts.check_text(self, batch)
@@ -250,8 +251,12 @@ function Gemma3Vision:inputs(batch)
   local list = batch.input_ids:totable()
   local visuals = parts.find(self.visual_layout, batch, list, seq_lens)
   angles.blocks = blocks_of(list, seq_lens, self.visual_layout.image):to(x.device)
+  if before then return x, angles, seq_lens end
   return (parts.insert(self, x, batch.visual or self:visual(batch), visuals.tokens)), angles, seq_lens
 end
+
+--- See CausalLM.staged_inputs.
+Gemma3Vision.staged_inputs = Gemma3Vision.inputs
 
 --- See loading. A head of the tower takes no part.
 ---@param name string
