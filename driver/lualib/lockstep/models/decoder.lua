@@ -477,6 +477,8 @@ function CausalLM:hidden(batch, attend, layers)
   return stage and not stage.is_last and y or splits.whole_tokens(self, y), seconds
 end
 
+CausalLM.staged_hidden = CausalLM.hidden -- as staged_inputs
+
 --- Returns the logits. With what = "loss" the results of model:loss(batch), with "hidden" those of model:hidden(batch),
 --- with "log_probs" those of model:log_probs(batch): for wrappers that watch forward, such as data_parallel.
 ---

@@ -74,7 +74,7 @@ add("parallelize", "train", 4, { "phi3", "deepseek_v3" }, { tp = 2, pp = 2 }, re
 add("parallelize", "train", 4, { "gpt_oss", "gemma3", "gemma3_vision" }, { tp = 2, pp = 2 },
   replicas { sequence = true })
 add("parallelize", "train", 4, { "mixtral" }, { ep = 2, pp = 2 }, sharded())
-add("parallelize", "train", 2, { "mixtral" }, { pp = 2 }, replicas { order = "all_forwards_first" })
+add("parallelize", "train", 2, { "mixtral", "granite" }, { pp = 2 }, replicas { order = "all_forwards_first" })
 
 -- States, folders and generation: each goes on from a grid in the others.
 for _, use in ipairs { "state", "folder", "generation" } do
