@@ -191,7 +191,7 @@ end
 --- `layouts`.
 ---@class models.CausalLM: nn.Module
 ---@field config table<string, any> as config.json has it
----@field needs_whole_sequences boolean? cannot see chunks
+---@field needs_whole_sequences boolean? attention cannot see chunks, but by all-to-all over heads
 ---@field settings table<string, any> the values of `keys`, and what `read` adds
 ---@field is_unread (fun(self, name: string): boolean)? of architectures whose folders hold tensors that take no part
 ---@field stage_input {stage: pipeline.Stage, x: torch.Tensor?, carry: torch.Tensor?}? while a stage of a pipeline runs

@@ -137,6 +137,7 @@ end
 --- Attention of whole sequences.
 local function whole(o, q, k, v, own_sinks)
   if own_sinks then return sinks.attention(q, k, v, plain.copy(o, { sinks = own_sinks })) end
+  if o.blocks then return blocks.attention(q, k, v, o) end
   if can_flash(q) then return flash(q, k, v, o) end
   return fused.attention(q, k, v, o)
 end
@@ -171,7 +172,7 @@ local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.op
 --- `causal` is false window - 1 after it. `sinks`: [heads], a score of each head that takes part in its softmax and
 --- stands for no token; the weights of the tokens then add up to less than 1. `blocks`: [T] whole numbers; the tokens
 --- of a sequence with the same number, if it is at least 0, also see those after them. Within sharding.context_parallel
---- q, k and v are this rank's chunk, and seq_lens the lengths of the whole; there are no blocks there.
+--- q, k and v are this rank's chunk, and seq_lens and blocks those of the whole.
 --- `shares`: those of a micro-batch of batching.prepare with `split`, whose first sequences are this rank's parts of
 --- samples that several ranks hold. Each part sees the whole sample. Then every rank calls this equally often.
 ---@param q torch.Tensor [T, heads, D]
@@ -196,7 +197,10 @@ function M.attention(q, k, v, opts)
     if not is_right or not o.causal or o.sinks ~= nil then
       fail("blocks must be a tensor [T] of %d whole numbers; attention is causal, and without sinks, then", tokens)
     end
-    return blocks.attention(q, k, v, o)
+    if current and current.size > 1 and (current.form == "ring" or q:size(1) % current.size ~= 0) then
+      fail("attention with blocks needs whole sequences: all-to-all over heads, which %d ranks divide; got %d heads%s",
+        current.size, q:size(1), current.form == "ring" and " in a ring" or "")
+    end
   end
   if o.sinks ~= nil then check_sinks(o.sinks, q) end
   if current and current.size > 1 then

@@ -120,7 +120,8 @@ add("parallelize_context", "train", 4, { "deepseek_v3" }, { cp = 2, tp = 2 }, sh
 -- Sinks: a ring takes them once, and an exchange of heads those of its heads.
 add("parallelize_context", "train", 2, { "gpt_oss" }, { cp = 2 }, replicas { cp = "all_to_all" })
 add("parallelize_context", "train", 4, { "gpt_oss" }, { cp = 4 }, sharded { cp = "ring" })
-add("parallelize_context", "train", 4, { "gpt_oss" }, { cp = 2, tp = 2 }, sharded { cp = "all_to_all", sequence = true })
+add("parallelize_context", "train", 4, { "gpt_oss", "gemma3_vision" }, { cp = 2, tp = 2 },
+  sharded { cp = "all_to_all", sequence = true })
 
 -- ep ------------------------------------------------------------------------------------------------------
 
