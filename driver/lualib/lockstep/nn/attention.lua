@@ -146,8 +146,8 @@ end
 local function with_shares(o, q, k, v)
   if chunks.current() then
     fail("a micro-batch with shares of samples cannot also be cut into chunks (cp); prepare it without split")
-  elseif not o.causal or o.sinks ~= nil or o.blocks ~= nil then
-    fail("shares of samples need causal attention without sinks and blocks; prepare the micro-batch without split")
+  elseif not o.causal or o.blocks ~= nil then
+    fail("shares of samples need causal attention without blocks; prepare the micro-batch without split")
   end
   local plan = shared.plan_of(o.shares)
   local own_lens = shared.own_lens(plan, o.seq_lens)
@@ -157,7 +157,7 @@ local function with_shares(o, q, k, v)
   end)
   if #own_lens == 0 then return y end
   local function rest(x) return x:narrow(0, plan.tokens, x:size(0) - plan.tokens) end
-  return torch.cat { y, whole(plain.copy(o, { seq_lens = own_lens }), rest(q), rest(k), rest(v)) }
+  return torch.cat { y, whole(plain.copy(o, { seq_lens = own_lens }), rest(q), rest(k), rest(v), o.sinks) }
 end
 
 local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.optional, window = options.optional,
@@ -191,6 +191,7 @@ function M.attention(q, k, v, opts)
   if o.window ~= nil and (type(o.window) ~= "number" or o.window < 1 or o.window % 1 ~= 0) then
     fail("window must be a whole number of at least 1, got %s", tostring(o.window))
   end
+  if o.sinks ~= nil then check_sinks(o.sinks, q) end
   if o.shares ~= nil then return with_shares(o, q, k, v) end
   if o.blocks ~= nil then
     local is_right = torch.is_tensor(o.blocks) and o.blocks:dim() == 1 and o.blocks:size(0) == tokens
@@ -202,7 +203,6 @@ function M.attention(q, k, v, opts)
         current.size, q:size(1), current.form == "ring" and " in a ring" or "")
     end
   end
-  if o.sinks ~= nil then check_sinks(o.sinks, q) end
   if current and current.size > 1 then
     return chunks.attention(current, q, k, v, o, function(...) return whole(o, ...) end, can_flash)
   end

@@ -74,6 +74,7 @@ add("parallelize", "train", 4, { "phi3", "deepseek_v3" }, { tp = 2, pp = 2 }, re
 add("parallelize", "train", 4, { "gpt_oss", "gemma3", "gemma3_vision" }, { tp = 2, pp = 2 },
   replicas { sequence = true })
 add("parallelize", "train", 4, { "mixtral" }, { ep = 2, pp = 2 }, sharded())
+add("parallelize", "train", 4, { "gpt_oss", "gemma3_vision" }, { cp = 2, pp = 2 }, sharded { cp = "all_to_all" })
 add("parallelize", "train", 2, { "mixtral", "granite" }, { pp = 2 }, replicas { order = "all_forwards_first" })
 
 -- States, folders and generation: each goes on from a grid in the others.
@@ -117,6 +118,7 @@ add("parallelize_context", "train", 4, { "qwen3", "qwen3_vl" }, { cp = 2, tp = 2
   sharded { cp = "ring", sequence = true })
 add("parallelize_context", "train", 4, { "qwen3_moe" }, { cp = 2, tp = 2 }, sharded { sequence = true })
 add("parallelize_context", "train", 4, { "deepseek_v3" }, { cp = 2, tp = 2 }, sharded { cp = "ring", sequence = true })
+add("parallelize_context", "train", 2, { "phi3_long" }, { cp = 2 }, replicas { cp = "ring" })
 -- Sinks: a ring takes them once, and an exchange of heads those of its heads.
 add("parallelize_context", "train", 2, { "gpt_oss" }, { cp = 2 }, replicas { cp = "all_to_all" })
 add("parallelize_context", "train", 4, { "gpt_oss" }, { cp = 4 }, sharded { cp = "ring" })
