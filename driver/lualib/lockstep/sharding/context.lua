@@ -102,9 +102,10 @@ function M.attach(caller, model, members, form)
   if model.needs_whole_sequences then
     local owner = splits.owner_of(model)
     local heads = model.settings.num_attention_heads / (owner and owner.size or 1)
+    local advice = form == "ring" and 'take cp = "all_to_all"'
+      or ("cp %d does not divide the %g query heads of a rank"):format(members.size, heads)
     plain.check(form ~= "ring" and heads % members.size == 0, "%s: the attention of a %s needs whole sequences, which "
-      .. "all-to-all over heads alone gives it: %s", caller, model.class_name, form == "ring" and 'take cp = "all_to_all"'
-      or ("cp %d does not divide the %g query heads of a rank"):format(members.size, heads))
+      .. "all-to-all over heads alone gives it: %s", caller, model.class_name, advice)
   end
   attached[model] = { members = members, form = form }
   wrap(model, "loss", function() return "loss" end)

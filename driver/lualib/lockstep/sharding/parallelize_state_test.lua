@@ -3,7 +3,7 @@
 local dist = require "lockstep.distributed"
 local fixture = require "lockstep.sharding.parallelize_fixture"
 local models = require "lockstep.models"
-local rows = require "lockstep.state.rows"
+local random_rows = require "lockstep.state.rows"
 local run = require "lockstep.run"
 local runs = require "lockstep.sharding.grid_runs_fixture"
 local sharding = require "lockstep.sharding"
@@ -145,8 +145,8 @@ t.test("ARowOfDpKeepsItsMasksWhereAStateGoesOn", function()
   _, said = t.listening(run.resume, run)
   t.equal(next_numbers(), numbers)
   if dist.rank() == 0 then
-    t.equal(said:match "run:resume: [^\n]*", "run:resume: the state is of tp 2 x dp 2, and this is cp 2 x dp 2; dropout "
-      .. "drops other values than without the break")
+    t.equal(said:match "run:resume: [^\n]*", "run:resume: the state is of tp 2 x dp 2, and this is cp 2 x dp 2; "
+      .. "dropout drops other values than without the break")
   end
   again(2, 2)
 
@@ -168,11 +168,11 @@ end)
 t.test("ARankTakesTheRandomNumbersOfItsRow", function()
   local saved, own = { tp = 2, cp = 1, dp = 2, pp = 2 }, { tp = 1, cp = 2, dp = 2, pp = 2 }
   local sources = {}
-  for rank = 0, 7 do sources[rank + 1] = rows.source(saved, own, rank) end
+  for rank = 0, 7 do sources[rank + 1] = random_rows.source(saved, own, rank) end
   t.equal(sources, { 0, 0, 2, 2, 4, 4, 6, 6 })
-  t.equal(rows.source(saved, { tp = 1, cp = 1, dp = 2, pp = 1 }, 1), 2)
-  for rank = 0, 7 do t.equal(rows.source(saved, saved, rank), rank) end
-  t.equal(rows.source(saved, { tp = 1, cp = 1, dp = 4, pp = 2 }, 1), nil)
+  t.equal(random_rows.source(saved, { tp = 1, cp = 1, dp = 2, pp = 1 }, 1), 2)
+  for rank = 0, 7 do t.equal(random_rows.source(saved, saved, rank), rank) end
+  t.equal(random_rows.source(saved, { tp = 1, cp = 1, dp = 4, pp = 2 }, 1), nil)
 end)
 
 t.test("AFolderOnAGridTakesNoOtherOptions", function()

@@ -1,7 +1,7 @@
---- Which random numbers a rank goes on with after run:resume.
+--- Finds the random numbers that a rank goes on with after run:resume.
 ---
 --- Ranks of one row of dp (sharding.grid) are seeded alike where tp splits layers: they must drop the same values. So a
---- row keeps its generator, whichever ranks it has now. Where the number of rows differs, each row starts a new sequence.
+--- row keeps its generator, whichever ranks it has now. Where the number of rows differs, each starts a new sequence.
 
 local core_state = require "lockstep.core.state"
 local dist = require "lockstep.distributed"

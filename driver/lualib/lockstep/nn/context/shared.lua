@@ -258,8 +258,9 @@ function M.attention(plan, q, k, v, o, can_flash)
   local sinks = o.sinks
   local needs = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad
     or sinks ~= nil and sinks.requires_grad)
-  local subject = ("attention of samples that up to %d ranks share, heads %d and %d, dim %d, %s%s%s"):format(plan.rounds,
-    q:size(1), k:size(1), q:size(2), tostring(q.dtype), sinks and " with sinks" or "", needs and " requires_grad" or "")
+  local subject = ("attention of samples that up to %d ranks share, heads %d and %d, dim %d, %s%s%s"):format(
+    plan.rounds, q:size(1), k:size(1), q:size(2), tostring(q.dtype), sinks and " with sinks" or "",
+    needs and " requires_grad" or "")
   return core_sharding.node({ q, k, v, sinks }, function()
     local y, logs = forward(state, q, k, v, sinks, subject)
     return y, { q, k, v, y, logs, sinks }

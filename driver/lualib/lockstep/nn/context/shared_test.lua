@@ -81,7 +81,8 @@ local function check(lengths, shares, own, heads, kv_heads, opts, dtype, toleran
   if sinks then t.near(dist.all_reduce(opts.sinks.grad, "sum"), whole_sinks.grad, tolerance, "gradient of sinks") end
 end
 
-local OPTIONS = { {}, { scale = 0.3 }, { window = 3 }, { window = 700 }, { sinks = true }, { sinks = true, window = 3 } }
+local OPTIONS = { {}, { scale = 0.3 }, { window = 3 }, { window = 700 }, { sinks = true },
+  { sinks = true, window = 3 } }
 
 for i, opts in ipairs(OPTIONS) do
   t.test("RandomSharesAreThoseOfOneRank_" .. i, function()

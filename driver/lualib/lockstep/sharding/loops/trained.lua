@@ -1,5 +1,5 @@
---- Which parameters a rank trains. Ranks of a tp group hold parts of the same ones, and ranks of a stage copies: where
---- one rank alone freezes a parameter, the others wait for its gradient, or train their part of it alone.
+--- Compares which parameters the ranks train. Ranks of a tp group hold parts of the same ones, and ranks of a stage
+--- copies. Where one rank alone freezes a parameter, the others wait for its gradient, or train their part of it alone.
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
@@ -8,8 +8,9 @@ local M = {}
 
 local PRIME = 2 ^ 31 - 1
 
---- Returns numbers for M.differ: one that differs, but by a chance of 1 in 2^31, where other parameters of the model are
---- trained, the part of the model that this rank holds, and 1 or 2 for a tied parameter that is frozen or trained, or 0.
+--- Returns numbers for M.differ. The first differs, but by a chance of 1 in 2^31, where other parameters are trained.
+--- The second is the part of the model that this rank holds. The third is 1 for a tied parameter that is frozen, 2 for
+--- one that is trained, and else 0.
 ---@param model nn.Module|sharding.Pipeline|mimo.Separate|nil nil: nothing to compare
 ---@return integer outline
 ---@return integer part
@@ -22,7 +23,7 @@ function M.outline(model)
   return sum, model.part or 0, tied and (tied.requires_grad and 2 or 1) or 0
 end
 
---- Returns whether ranks with the same part of a model train other parameters, or ranks with a tied one.
+--- Returns whether ranks with the same part of a model train different parameters, or one rank alone a tied one.
 ---@param outlines integer[][] of each rank
 ---@return boolean
 function M.differ(outlines)

@@ -125,7 +125,6 @@ end
 ---@return sharding.ModelShape
 function M.of(raw)
   local models = require "lockstep.models" -- here, because it requires lockstep.sharding
-  local experts = require "lockstep.models.experts"
   local model = models.outline("sharding.propose", raw)
   local settings = model.settings
   local shape = { model = model, parameters = 0, kinds = {}, layers = {}, outside = 0, num_experts = 0,
