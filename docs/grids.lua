@@ -11,7 +11,9 @@ local FAMILIES = { qwen3 = "Qwen3", qwen3_tied = "Qwen3 with a tied head",
   qwen3_few_kv = "Qwen3 with few heads of keys and values", qwen3_moe = "Qwen3-MoE", qwen3_vl = "Qwen3-VL",
   qwen3_late_moe = "Qwen3-MoE with experts in late layers",
   qwen3_vl_moe = "Qwen3-VL-MoE", mixtral = "Mixtral", llama = "Llama", llama_tied = "Llama with a tied head",
-  olmo3 = "OLMo 3", phi3 = "Phi-3", gpt_oss = "gpt-oss", gemma3 = "Gemma 3", gemma3_vision = "Gemma 3 with pictures",
+  olmo3 = "OLMo 3", phi3 = "Phi-3",
+  phi3_long = "Phi-3 with long sequences", granite = "Granite",
+  gpt_oss = "gpt-oss", gemma3 = "Gemma 3", gemma3_vision = "Gemma 3 with pictures",
   deepseek_v3 = "DeepSeek-V3", deepseek_v3_plain = "DeepSeek-V3 without latents of queries" }
 
 --- What tests do with a grid.

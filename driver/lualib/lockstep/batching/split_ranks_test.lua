@@ -7,6 +7,7 @@ local chunk_table = require "lockstep.nn.context.table"
 local dist = require "lockstep.distributed"
 local fixture = require "lockstep.sharding.parallelize_fixture"
 local optim = require "lockstep.optim"
+local plain = require "lockstep.plain"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -106,6 +107,14 @@ for _, form in ipairs { "qwen3", "qwen3_few_kv", "qwen3_vl" } do
     end)
   end
 end
+
+t.test("SharesOfSamplesTakeSinks", function()
+  local form = "gpt_oss_without_balance" -- a balance loss is of one rank's micro-batch
+  fixture.CONFIGS[form] = plain.copy(fixture.CONFIGS.gpt_oss, { output_router_logits = false })
+  local model = sharding.fully_shard(fixture.build(form, 2))
+  local num_split = check({ form = form, seed = 2, quadratic = 0.1 }, model, { rank = RANK, split = { max_group = 4 } })
+  t.equal(num_split > 0, WORLD > 1)
+end)
 
 t.test("RowsOfAGridShareSamples", function()
   if WORLD ~= 4 then return end

@@ -351,6 +351,12 @@ test("MistakesAreErrors", function()
   t.raises("no rank holds the whole model", models.generate, model, { 1, 2 }, { max_new_tokens = 1 })
   t.raises('on_nan = "skip" is not for a model whose tower has ranks of its own', sharding.accumulate, model,
     micro_batches, count, loss_of(model), { on_nan = "skip" })
+  if WORLD < 3 then return end
+  for name, p in model:named_parameters() do
+    if dist.rank() == WORLD - 1 and name:find "layers.0.mlp.up_proj" then p:requires_grad_(false) end
+  end
+  t.raises(('layers.0.mlp.up_proj.weight" is frozen on rank %d, and trained on rank 1'):format(WORLD - 1),
+    sharding.accumulate, model, micro_batches, count, loss_of(model))
 end)
 
 -- A mistake inside of a step is an error on all ranks, whose bridge cannot be used again: these come last.

@@ -31,6 +31,7 @@ local function check(holds, message, ...) if not holds then fail(message, ...) e
 ---@field ranks integer that have micro-batches of their own: the ranks of the language model, or its grid's dp
 ---@field what string
 ---@field is_counted boolean
+---@field part integer 1: the tower, 2: the language model
 ---@field holders table<string, integer> the first rank of each part
 ---@field adapter_config table? of adapters that the model had before it was divided, for lora.save
 ---@field private grid sharding.Grid? of the language model's ranks
@@ -324,7 +325,7 @@ local function separate(net, opts)
   end
   parts.note(callee, name == "vision" and o.vision_ranks or dist.world_size() - o.vision_ranks)
   return setmetatable({ module = net, callee = callee, topology = topology, ranks = ranks, name = name,
-    order = o.order, steps = {}, grid = grid,
+    part = name == "vision" and 1 or 2, order = o.order, steps = {}, grid = grid,
     is_counted = name == "language" and (not grid or grid:rank "tp" == 0), adapter_config = adapter_config,
     holders = { visual = 0, language = o.vision_ranks },
     bridge = mimo.bridge { topology = topology, from = "vision", to = "language" } }, Separate)

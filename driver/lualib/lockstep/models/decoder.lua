@@ -197,7 +197,7 @@ end
 --- `layouts`.
 ---@class models.CausalLM: nn.Module
 ---@field config table<string, any> as config.json has it
----@field needs_whole_sequences boolean? cannot see chunks
+---@field needs_whole_sequences boolean? attention cannot see chunks, but by all-to-all over heads
 ---@field settings table<string, any> the values of `keys`, and what `read` adds
 ---@field is_unread (fun(self, name: string): boolean|string)? of architectures whose folders hold tensors that take
 --- no part; a string is what a printed line calls them
@@ -484,6 +484,8 @@ function CausalLM:hidden(batch, attend, layers)
   for i, second in ipairs(seconds) do seconds[i] = splits.whole_tokens(self, second) end
   return stage and not stage.is_last and y or splits.whole_tokens(self, y), seconds
 end
+
+CausalLM.staged_hidden = CausalLM.hidden -- as staged_inputs
 
 --- Returns the logits. With what = "loss" the results of model:loss(batch), with "hidden" those of model:hidden(batch),
 --- with "log_probs" those of model:log_probs(batch): for wrappers that watch forward, such as data_parallel.

@@ -18,6 +18,7 @@ local M = {}
 ---@field owner sharding.Members? the ranks that share the experts, where sharding.expert_parallel has divided them
 local Experts = nn.Module:subclass("Experts")
 M.Experts = Experts
+Experts.holds_experts = true -- the first dimension of each parameter is the experts'
 
 function Experts:init(o)
   local function uniform(t) t:uniform_(-1 / math.sqrt(t:size(-1)), 1 / math.sqrt(t:size(-1))) end
@@ -60,9 +61,12 @@ function M.multiplier(ends, list)
   end
 end
 
---- Returns the weight. Its gradient is the sum over all ranks that share the experts, and is divided by their number:
+--- Returns a parameter. Its gradient is the sum over all ranks that share the experts, and is divided by their number:
 --- the average over the ranks that hold the same experts does not do so.
-local function of_shared(weight, owner)
+---@param name string
+---@return torch.Tensor
+function Experts:weight(name)
+  local weight, owner = self[name], self.owner
   if not owner or not torch.is_grad_enabled() or not weight.requires_grad then return weight end
   local view = weight:view(weight.shape)
   view:register_hook(function(grad) return grad / owner.size end)
@@ -72,9 +76,9 @@ end
 --- x: [rows, hidden], the rows of expert 0 first; ends: [experts] int32, the row behind each expert's last one; list:
 --- the same as numbers, where the caller has them. Waits for a GPU once, or not at all where all experts are one call.
 function Experts:forward(x, ends, list)
-  local multiply, owner = M.multiplier(ends, list), self.owner
-  local gate, up = unpack(multiply(x, of_shared(self.gate_up_proj, owner)):chunk(2, -1))
-  return multiply(nn.swiglu(gate, up), of_shared(self.down_proj, owner))
+  local multiply = M.multiplier(ends, list)
+  local gate, up = unpack(multiply(x, self:weight "gate_up_proj"):chunk(2, -1))
+  return multiply(nn.swiglu(gate, up), self:weight "down_proj")
 end
 
 --- Returns what the experts of all ranks of a group make of rows. Each rank holds an even part of them.

@@ -135,7 +135,9 @@ local function flash(q, k, v, o)
 end
 
 --- Attention of whole sequences.
-local function whole(o, q, k, v)
+local function whole(o, q, k, v, own_sinks)
+  if own_sinks then return sinks.attention(q, k, v, plain.copy(o, { sinks = own_sinks })) end
+  if o.blocks then return blocks.attention(q, k, v, o) end
   if can_flash(q) then return flash(q, k, v, o) end
   return fused.attention(q, k, v, o)
 end
@@ -144,8 +146,8 @@ end
 local function with_shares(o, q, k, v)
   if chunks.current() then
     fail("a micro-batch with shares of samples cannot also be cut into chunks (cp); prepare it without split")
-  elseif not o.causal or o.sinks ~= nil or o.blocks ~= nil then
-    fail("shares of samples need causal attention without sinks and blocks; prepare the micro-batch without split")
+  elseif not o.causal or o.blocks ~= nil then
+    fail("shares of samples need causal attention without blocks; prepare the micro-batch without split")
   end
   local plan = shared.plan_of(o.shares)
   local own_lens = shared.own_lens(plan, o.seq_lens)
@@ -155,7 +157,7 @@ local function with_shares(o, q, k, v)
   end)
   if #own_lens == 0 then return y end
   local function rest(x) return x:narrow(0, plan.tokens, x:size(0) - plan.tokens) end
-  return torch.cat { y, whole(plain.copy(o, { seq_lens = own_lens }), rest(q), rest(k), rest(v)) }
+  return torch.cat { y, whole(plain.copy(o, { seq_lens = own_lens }), rest(q), rest(k), rest(v), o.sinks) }
 end
 
 local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.optional, window = options.optional,
@@ -170,7 +172,7 @@ local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.op
 --- `causal` is false window - 1 after it. `sinks`: [heads], a score of each head that takes part in its softmax and
 --- stands for no token; the weights of the tokens then add up to less than 1. `blocks`: [T] whole numbers; the tokens
 --- of a sequence with the same number, if it is at least 0, also see those after them. Within sharding.context_parallel
---- q, k and v are this rank's chunk, and seq_lens the lengths of the whole; there are no sinks or blocks there.
+--- q, k and v are this rank's chunk, and seq_lens and blocks those of the whole.
 --- `shares`: those of a micro-batch of batching.prepare with `split`, whose first sequences are this rank's parts of
 --- samples that several ranks hold. Each part sees the whole sample. Then every rank calls this equally often.
 ---@param q torch.Tensor [T, heads, D]
@@ -189,22 +191,22 @@ function M.attention(q, k, v, opts)
   if o.window ~= nil and (type(o.window) ~= "number" or o.window < 1 or o.window % 1 ~= 0) then
     fail("window must be a whole number of at least 1, got %s", tostring(o.window))
   end
+  if o.sinks ~= nil then check_sinks(o.sinks, q) end
   if o.shares ~= nil then return with_shares(o, q, k, v) end
   if o.blocks ~= nil then
     local is_right = torch.is_tensor(o.blocks) and o.blocks:dim() == 1 and o.blocks:size(0) == tokens
     if not is_right or not o.causal or o.sinks ~= nil then
       fail("blocks must be a tensor [T] of %d whole numbers; attention is causal, and without sinks, then", tokens)
     end
-    return blocks.attention(q, k, v, o)
-  end
-  if o.sinks ~= nil then
-    check_sinks(o.sinks, q)
-    return sinks.attention(q, k, v, o)
+    if current and current.size > 1 and (current.form == "ring" or q:size(1) % current.size ~= 0) then
+      fail("attention with blocks needs whole sequences: all-to-all over heads, which %d ranks divide; got %d heads%s",
+        current.size, q:size(1), current.form == "ring" and " in a ring" or "")
+    end
   end
   if current and current.size > 1 then
     return chunks.attention(current, q, k, v, o, function(...) return whole(o, ...) end, can_flash)
   end
-  return whole(o, q, k, v)
+  return whole(o, q, k, v, o.sinks)
 end
 
 return M

@@ -135,8 +135,9 @@ end
 ---@param q torch.Tensor [chunk, heads, D]
 ---@param k torch.Tensor [chunk, kv_heads, D]
 ---@param v torch.Tensor [chunk, kv_heads, D]
----@param o {seq_lens: integer[], causal: boolean, scale: number?, window: integer?}
----@param attend fun(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor): torch.Tensor attention of whole sequences
+---@param o {seq_lens: integer[], causal: boolean, scale: number?, window: integer?, sinks: torch.Tensor?}
+---@param attend fun(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor?): torch.Tensor attention of
+--- whole sequences
 ---@param can_flash fun(q: torch.Tensor): boolean whether FlashAttention on a GPU takes q
 ---@return torch.Tensor # [chunk, heads, D]
 function M.attention(chunks, q, k, v, o, attend, can_flash)
@@ -154,7 +155,7 @@ function M.attention(chunks, q, k, v, o, attend, can_flash)
       :format(chunks.size, chunks.size, q:size(1)))
   end
   if chunks.form ~= "ring" and divides then
-    return heads.attention(chunks, own, q, k, v, function(...) return M.with(nil, attend, ...) end)
+    return heads.attention(chunks, own, q, k, v, o.sinks, function(...) return M.with(nil, attend, ...) end)
   end
   return M.cast(q, k, v, function(queries, keys, values)
     return ring.attention(chunks, own, queries, keys, values, o, can_flash(queries))

@@ -7,6 +7,7 @@
 --- Frequencies and angles are float32, in the order of operations of transformers: with doubles the cosines differ
 --- by 0.002 near position 32,000. The tests compare them with transformers' own.
 
+local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
 local fused = require "lockstep.nn.fused"
 local options = require "lockstep.options"
@@ -114,14 +115,19 @@ local OPTIONS = { dim = options.required, rope_theta = 10000, rope_type = "defau
 local Rotary = {}
 Rotary.__index = Rotary
 
---- Returns for each token the length of its sequence: the largest position and 1.
+--- Returns for each token the length of its sequence: the largest position and 1. Collective where ranks hold chunks.
 local function lengths_of(positions, seq_lens)
+  local current = chunks.current()
+  if current and current.size > 1 and seq_lens and positions:dim() == 1 then
+    local all = chunks.with(nil, lengths_of, chunks.gather(current, positions), seq_lens)
+    return chunks.own(current, all)
+  end
   if not seq_lens then return (positions:max() + 1):expand(positions.shape) end
   local sum, parts = 0, {}
   for _, length in ipairs(seq_lens) do sum = sum + length end
   if positions:dim() ~= 1 or sum ~= positions:size(0) then
     core.raise(string.format("nn.rotary: frequencies depend on the length of a sequence, so all its positions are "
-      .. "needed: expected [%d], got %s; sharding.context_parallel has no such positions", sum, positions.shape))
+      .. "needed: expected [%d], got %s", sum, positions.shape))
   end
   if #seq_lens == sum then return positions + 1 end -- new tokens of generation: one of each sequence
   for i, part in ipairs(positions:split(seq_lens)) do

@@ -3,7 +3,9 @@
 --- model all micro-batches of a step at once.
 ---
 --- Such a model has these fields. `what`: a name for messages. `is_counted`: whether this rank's loss counts in sums
---- over all ranks. learn(micro_batches, count, fn, take) and measure(micro_batch, fn): see pipeline.lua.
+--- over all ranks. `part`: a number, the same on all ranks that hold parts or copies of the same parameters. `tied`:
+--- this rank's copy of a parameter that another part has, too, or nil. learn(micro_batches, count, fn, take) and
+--- measure(micro_batch, fn): see pipeline.lua.
 
 local M = {}
 

@@ -3,6 +3,7 @@
 local chunk_table = require "lockstep.nn.context.table"
 local chunks = require "lockstep.nn.chunks"
 local plain = require "lockstep.plain"
+local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -98,8 +99,14 @@ function M.attach(caller, model, members, form)
     "%s: cp needs a language model of models.load, not a %s; for other modules use sharding.context_parallel", caller,
     model.class_name)
   if members.size == 1 then return model end
-  plain.check(not model.needs_whole_sequences, "%s: the attention of a %s needs whole sequences; take cp = 1", caller,
-    model.class_name)
+  if model.needs_whole_sequences then
+    local owner = splits.owner_of(model)
+    local heads = model.settings.num_attention_heads / (owner and owner.size or 1)
+    local advice = form == "ring" and 'take cp = "all_to_all"'
+      or ("cp %d does not divide the %g query heads of a rank"):format(members.size, heads)
+    plain.check(form ~= "ring" and heads % members.size == 0, "%s: the attention of a %s needs whole sequences, which "
+      .. "all-to-all over heads alone gives it: %s", caller, model.class_name, advice)
+  end
   attached[model] = { members = members, form = form }
   wrap(model, "loss", function() return "loss" end)
   wrap(model, "log_probs", function() return "log_probs" end)

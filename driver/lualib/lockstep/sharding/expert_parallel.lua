@@ -3,7 +3,6 @@
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local expert_units = require "lockstep.sharding.expert_units"
-local experts = require "lockstep.models.experts"
 local members_of = require "lockstep.sharding.members"
 local plain = require "lockstep.plain"
 local splits = require "lockstep.nn.splits"
@@ -19,7 +18,7 @@ local CALLER = "sharding.parallelize: "
 function M.find(net)
   local found = {}
   for name, module in net:named_modules() do
-    if getmetatable(module) == experts.Experts then found[#found + 1] = { name = name, module = module } end
+    if module.holds_experts then found[#found + 1] = { name = name, module = module } end
   end
   return found
 end

@@ -71,7 +71,11 @@ add("parallelize", "train", 2, { "phi3", "gemma3_vision" }, { tp = 2 }, sharded 
 add("parallelize", "train", 2, { "olmo3", "deepseek_v3" }, { tp = 2 }, replicas { sequence = true })
 add("parallelize", "train", 4, { "olmo3" }, { tp = 4 }, sharded { sequence = true })
 add("parallelize", "train", 4, { "phi3", "deepseek_v3" }, { tp = 2, pp = 2 }, replicas())
-add("parallelize", "train", 4, { "gpt_oss", "gemma3" }, { tp = 2, pp = 2 }, replicas { sequence = true })
+add("parallelize", "train", 4, { "gpt_oss", "gemma3", "gemma3_vision" }, { tp = 2, pp = 2 },
+  replicas { sequence = true })
+add("parallelize", "train", 4, { "mixtral" }, { ep = 2, pp = 2 }, sharded())
+add("parallelize", "train", 4, { "gpt_oss", "gemma3_vision" }, { cp = 2, pp = 2 }, sharded { cp = "all_to_all" })
+add("parallelize", "train", 2, { "mixtral", "granite" }, { pp = 2 }, replicas { order = "all_forwards_first" })
 
 -- States, folders and generation: each goes on from a grid in the others.
 for _, use in ipairs { "state", "folder", "generation" } do
@@ -114,6 +118,12 @@ add("parallelize_context", "train", 4, { "qwen3", "qwen3_vl" }, { cp = 2, tp = 2
   sharded { cp = "ring", sequence = true })
 add("parallelize_context", "train", 4, { "qwen3_moe" }, { cp = 2, tp = 2 }, sharded { sequence = true })
 add("parallelize_context", "train", 4, { "deepseek_v3" }, { cp = 2, tp = 2 }, sharded { cp = "ring", sequence = true })
+add("parallelize_context", "train", 2, { "phi3_long" }, { cp = 2 }, replicas { cp = "ring" })
+-- Sinks: a ring takes them once, and an exchange of heads those of its heads.
+add("parallelize_context", "train", 2, { "gpt_oss" }, { cp = 2 }, replicas { cp = "all_to_all" })
+add("parallelize_context", "train", 4, { "gpt_oss" }, { cp = 4 }, sharded { cp = "ring" })
+add("parallelize_context", "train", 4, { "gpt_oss", "gemma3_vision" }, { cp = 2, tp = 2 },
+  sharded { cp = "all_to_all", sequence = true })
 
 -- ep ------------------------------------------------------------------------------------------------------
 
@@ -139,7 +149,9 @@ add("expert_parallel", "train", 4, { "qwen3_moe" }, { tp = 2, cp = 2, ep = 2 },
   sharded { cp = "ring", sequence = true })
 add("expert_parallel", "train", 4, { "qwen3_moe" }, { tp = 2, ep = 2 }, sharded())
 add("expert_parallel", "train", 4, { "qwen3_moe" }, { tp = 2, ep = 2 }, replicas())
-add("expert_parallel", "train", 4, { "deepseek_v3" }, { tp = 2, ep = 2 }, sharded { sequence = true })
+add("expert_parallel", "train", 4, { "deepseek_v3", "gpt_oss" }, { tp = 2, ep = 2 }, sharded { sequence = true })
+add("expert_parallel", "train", 2, { "gpt_oss" }, { ep = 2 }, replicas())
+add("expert_parallel", "train", 4, { "gpt_oss" }, { cp = 2, ep = 4 }, sharded { cp = "ring" })
 add("expert_parallel", "train", 4, { "qwen3_moe" }, { ep = 2, replicas = 2 }, sharded())
 
 for _, ranks in ipairs { 2, 4 } do

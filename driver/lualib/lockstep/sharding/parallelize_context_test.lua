@@ -22,16 +22,17 @@ function fixture.new_batch(form, seed)
     local most = ({ 2, 2 * WORLD, 24 })[torch.randint(0, 3, { 1 }):item() + 1]
     seq_lens[i] = torch.randint(1, most, { 1 }):item()
   end
-  seq_lens[1] = seq_lens[1] + (form == "qwen3_vl" and 8 or 2)
+  local columns = ({ qwen3_vl = 24, gemma3_vision = 12 })[form] -- of a picture of 4 tokens
+  seq_lens[1] = seq_lens[1] + (columns and 8 or 2)
   for _, length in ipairs(seq_lens) do total = total + length end
   seq_lens[#seq_lens] = seq_lens[#seq_lens] + -total % multiple
   total = total + -total % multiple
   local batch = { input_ids = torch.randint(56, { total }), seq_lens = seq_lens,
     loss_mask = torch.rand({ total }):gt(0.2) }
   batch.loss_mask[1] = true
-  if form == "qwen3_vl" then
+  if columns then
     batch.image_grid_thw = torch.tensor({ { 1, 4, 4 } }, { dtype = torch.int64 })
-    batch.pixel_values = torch.randn({ 16, 24 }, { dtype = torch.float64 })
+    batch.pixel_values = torch.randn({ 16, columns }, { dtype = torch.float64 })
     batch.input_ids[{ { 1, 5 } }]:fill_(57)
   end
   return batch

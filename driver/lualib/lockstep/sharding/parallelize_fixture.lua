@@ -62,6 +62,12 @@ M.CONFIGS.olmo3 = with(copy(WINDOWS, { architectures = { "Olmo3ForCausalLM" }, m
   attention_bias = true }))
 M.CONFIGS.phi3 = with { architectures = { "Phi3ForCausalLM" }, model_type = "phi3", sliding_window = 7,
   partial_rotary_factor = 0.75 }
+-- Sequences of more than 8 tokens have other frequencies.
+M.CONFIGS.phi3_long = copy(M.CONFIGS.phi3, { sliding_window = core.null, max_position_embeddings = 64,
+  original_max_position_embeddings = 8,
+  rope_scaling = { rope_type = "longrope", short_factor = { 1, 1.1, 1.4 }, long_factor = { 1.5, 2.5, 6 } } })
+M.CONFIGS.granite = with { architectures = { "GraniteForCausalLM" }, model_type = "granite", logits_scaling = 2,
+  embedding_multiplier = 3, residual_multiplier = 0.6, attention_multiplier = 0.4, tie_word_embeddings = true }
 M.CONFIGS.gpt_oss = with(copy(WINDOWS, { architectures = { "GptOssForCausalLM" }, model_type = "gpt_oss",
   num_local_experts = 4, num_experts_per_tok = 2, output_router_logits = true, router_aux_loss_coef = 0.05 }))
 M.CONFIGS.gemma3 = with(copy(WINDOWS, { architectures = { "Gemma3ForCausalLM" }, model_type = "gemma3_text",

@@ -23,8 +23,10 @@ t.test("RanksWithOtherOptionsAreNamed", function()
 end)
 
 t.test("ModelsThatAnAxisCannotTakeAreErrors", function()
-  t.raises("the attention of a GptOssForCausalLM needs whole sequences", sharding.parallelize, load "gpt_oss", CP)
-  t.raises("but GptOssForCausalLM has no mixture of experts", sharding.parallelize, load "gpt_oss", EP)
+  t.raises("the attention of a Gemma3ForConditionalGeneration needs whole sequences, which all-to-all over heads "
+    .. 'alone gives it: take cp = "all_to_all"', sharding.parallelize, load "gemma3_vision", CP, { cp = "ring" })
+  t.raises("but Gemma3ForConditionalGeneration has no mixture of experts", sharding.parallelize,
+    load "gemma3_vision", EP)
 end)
 
 t.test("NoiseOnEmbeddingsNeedsWholeSequencesAndTheWholeModel", function()

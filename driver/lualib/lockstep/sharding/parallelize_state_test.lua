@@ -3,6 +3,7 @@
 local dist = require "lockstep.distributed"
 local fixture = require "lockstep.sharding.parallelize_fixture"
 local models = require "lockstep.models"
+local random_rows = require "lockstep.state.rows"
 local run = require "lockstep.run"
 local runs = require "lockstep.sharding.grid_runs_fixture"
 local sharding = require "lockstep.sharding"
@@ -91,6 +92,88 @@ for _, one in ipairs(rows_of "folder") do
     fixture.same(own_norms, norms, "norm")
   end)
 end
+
+-- Random numbers ------------------------------------------------------------------------------------------
+
+local ADAPTER = { r = 2, targets = "all-linear", dropout = 0.3 }
+
+local new_batches = fixture.batches
+
+--- Leaves the generators as they are: the masks depend on them.
+function fixture.batches(...)
+  local state = torch.get_rng_state()
+  local batches = new_batches(...)
+  torch.set_rng_state(state)
+  return batches
+end
+
+--- Makes a model that drops values, on a grid whose rows of dp are seeded by themselves.
+local function make_dropping(sizes)
+  local grid = sharding.grid(sizes)
+  torch.manual_seed(1000)
+  local model = sharding.parallelize(fixture.build("qwen3", 5, ADAPTER), grid, { sequence = sizes.tp ~= nil })
+  local optimizer = fixture.new_optimizer(model:parameters())
+  run:state { model = model, optimizer = optimizer }
+  torch.manual_seed(100 + grid:rank "dp")
+  local function train(first, steps)
+    return (fixture.train(model, optimizer, grid, { form = "qwen3", seed = 5, first = first, steps = steps, rows = 4 }))
+  end
+  return train, grid
+end
+
+--- Returns the number that each rank draws next, and leaves the generators as they are.
+local function next_numbers()
+  local state = torch.get_rng_state()
+  local number = torch.randint(2 ^ 40, {}, { dtype = torch.int64 }):item()
+  torch.set_rng_state(state)
+  return dist.all_gather_object(number)
+end
+
+t.test("ARowOfDpKeepsItsMasksWhereAStateGoesOn", function()
+  local train, grid = make_dropping { tp = 2 }
+  train(1, 1)
+  run:save { step = 1 }
+  local numbers, expected = next_numbers(), train(2, 3)
+  t.truthy(numbers[1] == numbers[2] and numbers[1] ~= numbers[3])
+
+  local again = make_dropping { tp = 2 }
+  local _, said = t.listening(run.resume, run)
+  t.equal({ next_numbers(), again(2, 3), said:find "run:resume: " }, { numbers, expected })
+
+  -- As many rows: each has its generator on all of its ranks.
+  again = make_dropping { cp = 2 }
+  _, said = t.listening(run.resume, run)
+  t.equal(next_numbers(), numbers)
+  if dist.rank() == 0 then
+    t.equal(said:match "run:resume: [^\n]*", "run:resume: the state is of tp 2 x dp 2, and this is cp 2 x dp 2; "
+      .. "dropout drops other values than without the break")
+  end
+  again(2, 2)
+
+  -- Other rows: ranks of one row draw the same, and those of two do not.
+  for _, sizes in ipairs { { tp = 4 }, { tp = 1 } } do
+    again = make_dropping(sizes)
+    _, said = t.listening(run.resume, run)
+    if dist.rank() == 0 then
+      t.equal(said:match "run:resume: [^\n]*", "run:resume: the 4 ranks that saved had different random numbers; "
+        .. (sizes.tp == 4 and "this row of dp starts a new sequence" or "4 ranks start new sequences"))
+    end
+    local own = next_numbers()
+    t.equal({ own[1] == own[2], own[1] == own[4] }, { sizes.tp == 4, sizes.tp == 4 })
+    again(2, 2)
+  end
+  t.equal(grid.dp, 2)
+end)
+
+t.test("ARankTakesTheRandomNumbersOfItsRow", function()
+  local saved, own = { tp = 2, cp = 1, dp = 2, pp = 2 }, { tp = 1, cp = 2, dp = 2, pp = 2 }
+  local sources = {}
+  for rank = 0, 7 do sources[rank + 1] = random_rows.source(saved, own, rank) end
+  t.equal(sources, { 0, 0, 2, 2, 4, 4, 6, 6 })
+  t.equal(random_rows.source(saved, { tp = 1, cp = 1, dp = 2, pp = 1 }, 1), 2)
+  for rank = 0, 7 do t.equal(random_rows.source(saved, saved, rank), rank) end
+  t.equal(random_rows.source(saved, { tp = 1, cp = 1, dp = 4, pp = 2 }, 1), nil)
+end)
 
 t.test("AFolderOnAGridTakesNoOtherOptions", function()
   t.raises("parallel is for a grid", models.load, "x", { parallel = {} })

@@ -38,7 +38,8 @@ local function check(holds, message, ...) if not holds then fail(message, ...) e
 ---@field private callee models.CausalLM|sharding.FullyShard
 ---@field private data dist.Group over which gradients are averaged
 ---@field private same dist.Group the ranks with the same micro-batches
----@field private tied torch.Tensor? this rank's copy of a tied embedding
+---@field part integer this rank's place along pp, from 1
+---@field tied torch.Tensor? this rank's copy of a tied embedding
 ---@field private tied_group dist.Group? the first and the last stage
 ---@field private runner pipeline.Runner
 ---@field private schedules table<string, pipeline.Schedule>
@@ -357,7 +358,7 @@ function M.pipeline(net, o)
   local _, first = callee:named_parameters()()
   net.stage_device = first.device
   local self = setmetatable({ module = net, callee = callee, group = o.group, order = o.order, chunks = o.chunks,
-    stages = stages, data = o.data, same = o.same, schedules = {}, stage_of = stage_finder(net, own),
+    stages = stages, part = position, data = o.data, same = o.same, schedules = {}, stage_of = stage_finder(net, own),
     checks_operations = os.getenv "LOCKSTEP_CHECK_PIPELINE" == "1",
     is_counted = has_last and (not owner or owner.rank == 0) }, Pipeline)
   if is_tied and (has_first or has_last) then

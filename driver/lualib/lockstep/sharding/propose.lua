@@ -204,8 +204,6 @@ local function axis_problem(search, axis, size)
       return ("tp %d does not divide the %d GPUs of a node"):format(size, search.device.gpus_per_node)
     end
     return search.shape.check_tp(size)
-  elseif axis == "cp" and size > 1 and search.shape.model.needs_whole_sequences then
-    return ("cp %d: the attention of %s needs whole sequences"):format(size, search.shape.model.class_name)
   elseif axis == "pp" and size > 1 then
     if size > #search.shape.layers then
       return ("pp %d is more than the %d layers"):format(size, #search.shape.layers)
@@ -258,7 +256,13 @@ end
 
 --- Tries every ep of a grid.
 local function try_experts(search, tp, cp, pp, found)
-  local dp = search.gpus / (tp * cp * pp)
+  local dp, shape = search.gpus / (tp * cp * pp), search.shape
+  if cp > 1 and shape.model.needs_whole_sequences and shape.heads / tp % cp ~= 0 then
+    search.losers[#search.losers + 1] = { grid = { tp = tp, cp = cp, pp = pp, dp = dp },
+      why = ("the attention of %s needs whole sequences, and tp %d x cp %d does not divide its %d query heads"):format(
+        shape.model.class_name, tp, cp, shape.heads) }
+    return
+  end
   if dp % 1 ~= 0 or (search.wanted.dp or dp) ~= dp then return end
   if search.num_sequences % dp ~= 0 then
     search.losers[#search.losers + 1] = { grid = { tp = tp, cp = cp, pp = pp, dp = dp },

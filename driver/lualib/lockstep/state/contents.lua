@@ -275,12 +275,14 @@ local set_random = {
 ---@return boolean
 function M.is_random(name) return set_random[name] ~= nil end
 
---- Lets this rank's random numbers go on as saved, or, where `state` is nil, begin a sequence of their own.
+--- Lets this rank's random numbers go on as saved, or, where `state` is nil, begin a sequence of their own, the same on
+--- all ranks with this leader.
 ---@param name string
 ---@param state any
 ---@param step integer
-function M.restore_random(name, state, step)
-  local seed = (step + 1) * 1000003 + dist.rank() * 7919
+---@param leader integer
+function M.restore_random(name, state, step, leader)
+  local seed = (step + 1) * 1000003 + leader * 7919
   if state ~= nil then
     set_random[name](state)
   elseif name == "rng.math" then

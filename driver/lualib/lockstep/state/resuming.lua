@@ -10,6 +10,7 @@ local folder = require "lockstep.state.folder"
 local files = require "lockstep.core.files"
 local memory = require "lockstep.state.memory"
 local plain = require "lockstep.plain"
+local rows = require "lockstep.state.rows"
 local settings = require "lockstep.state.settings"
 
 local M = {}
@@ -91,16 +92,19 @@ local function read_memory(found)
   end
 end
 
---- The values by name, decoded: all of them before anything is changed.
+--- The values by name, decoded: all of them before anything is changed. Then how random numbers go on.
 local function take_values(state, own)
   local marker, values = state.marker, {}
+  local saved = marker.values[rows.NAME] == "shared" and contents.take_value(state.tensors, rows.NAME) or nil
+  local random = rows.plan(saved, marker.world_size, own)
   for name, kind in pairs(marker.values) do
     if kind == "shared" then
       values[name] = { value = contents.take_value(state.tensors, name) }
+    elseif contents.is_random(name) then
+      values[name] = random.source and { value = contents.take_value(state.tensors, name, random.source) }
+        or { begins_anew = true }
     elseif marker.world_size == dist.world_size() then
       values[name] = { value = contents.take_value(state.tensors, name, dist.rank()) }
-    elseif contents.is_random(name) then
-      values[name] = { begins_anew = true }
     elseif own[name] ~= nil then
       local resuming = dist.world_size() == 1 and "1 rank" or dist.world_size() .. " ranks"
       error(('"%s" was another on each of the %d ranks that saved it, and %s cannot share that out; resume on '
@@ -108,7 +112,7 @@ local function take_values(state, own)
         marker.world_size, name), 0)
     end
   end
-  return values
+  return values, random
 end
 
 --- Raises where the state is not of these objects.
@@ -186,7 +190,7 @@ local function restore_what_may_refuse(plan, own, step, undo)
   for _, name in ipairs(plain.keys(plan.values)) do
     if contents.is_random(name) then
       undo[#undo + 1] = { name = name, fn = contents.keep_random(name) }
-      contents.restore_random(name, plan.values[name].value, step)
+      contents.restore_random(name, plan.values[name].value, step, plan.random.leader)
       plan.begins_anew = plan.begins_anew or plan.values[name].begins_anew
     end
   end
@@ -243,10 +247,10 @@ function M.resume(objects, opts)
   local step, where = state.marker.step, one.path
   local plan = agreement.together("run:resume: the state in " .. where .. " does not fit", function()
     local collected = contents.collect(own)
-    local values = take_values(state, own)
+    local values, random = take_values(state, own)
     check_names(values, contents.object_names(state.marker.values), objects, opts.without)
     check_fit(collected, state, values, own)
-    return { collected = collected, values = values, lines = {}, begins_anew = false }
+    return { collected = collected, values = values, random = random, lines = {}, begins_anew = false }
   end)
   local undo = {}
   local ok, message = pcall(agreement.together, "run:resume: " .. where, restore_what_may_refuse, plan, own, step, undo)
@@ -257,9 +261,10 @@ function M.resume(objects, opts)
   table.sort(plan.lines)
   for _, line in ipairs(plan.lines) do say("run:resume: " .. line) end
   if plan.begins_anew then
-    local begin = dist.world_size() == 1 and "this rank starts a new sequence"
-      or dist.world_size() .. " ranks start new sequences"
-    say(("run:resume: the %d ranks that saved had different random numbers; %s"):format(state.marker.world_size, begin))
+    say(("run:resume: the %d ranks that saved had different random numbers; %s"):format(state.marker.world_size,
+      plan.random.rows))
+  elseif plan.random.line then
+    say("run:resume: " .. plan.random.line)
   end
   local changes = settings.config_changes(plan.values, opts.config)
   require("lockstep.log").go_on_from(step, ("resumed from %s, after %d steps%s%s"):format(where, step,

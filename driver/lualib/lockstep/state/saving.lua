@@ -9,6 +9,7 @@ local files = require "lockstep.core.files"
 local folder = require "lockstep.state.folder"
 local plain = require "lockstep.plain"
 local replicas = require "lockstep.state.replicas"
+local rows = require "lockstep.state.rows"
 local settings = require "lockstep.state.settings"
 local sharded = require "lockstep.state.sharded"
 local stages = require "lockstep.state.stages"
@@ -217,7 +218,7 @@ local function collect(objects, step, opts)
   collected.tensors = stages.complete(collected.tensors)
   check_same_tensors(collected.tensors)
   check_equal_tensors(collected.tensors)
-  for _, values in ipairs { contents.bucket_values(objects), contents.random_values(),
+  for _, values in ipairs { contents.bucket_values(objects), contents.random_values(), rows.values(objects),
     settings.config_values(opts.config), settings.left_out_values(opts.left_out), best.values() } do
     for name, value in pairs(values) do collected.values[name] = value end
   end

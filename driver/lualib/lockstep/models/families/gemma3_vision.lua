@@ -4,6 +4,7 @@
 --- A batch has patches as those of Qwen have: see vision_language.lua. The grid of each picture is {1, side, side}, and
 --- positions count up through text and pictures alike.
 
+local chunks = require "lockstep.nn.chunks"
 local config = require "lockstep.models.config"
 local core = require "lockstep.core"
 local decoder = require "lockstep.models.decoder"
@@ -151,7 +152,7 @@ end
 local Gemma3Vision = vision_language.VisionLanguage:subclass(NAME)
 Gemma3Vision.model_type = "gemma3"
 Gemma3Vision.tower, Gemma3Vision.theta = Tower, 1e6
-Gemma3Vision.needs_whole_sequences = true -- for cp: tokens of a picture see each other
+Gemma3Vision.needs_whole_sequences = true -- tokens of a picture see each other
 Gemma3Vision.keys = plain.copy(gemma3.Gemma3.keys, { vocab_size = 262208, hidden_size = 2304, intermediate_size = 9216,
   num_hidden_layers = 26, num_attention_heads = 8 })
 Gemma3Vision.read, Gemma3Vision.mlp = gemma3.Gemma3.read, gemma3.Gemma3.mlp
@@ -241,7 +242,8 @@ function Gemma3Vision:inputs(batch)
   end
   local ids, positions, seq_lens = self:read_batch(batch)
   if positions:dim() ~= 1 then fail("position_ids must have shape [T], got %s", tostring(positions.shape)) end
-  local x = gemma3.scaled(self, self:decoder().embed_tokens(ids))
+  local before = self.stage_input and self.stage_input.x
+  local x = before or gemma3.scaled(self, self:decoder().embed_tokens(ids))
   local angles = self.rotary:angles(positions, seq_lens)
   if not parts.has_visuals(batch) then
     parts.check_text(self, batch)
@@ -250,8 +252,13 @@ function Gemma3Vision:inputs(batch)
   local list = batch.input_ids:totable()
   local visuals = parts.find(self.visual_layout, batch, list, seq_lens)
   angles.blocks = blocks_of(list, seq_lens, self.visual_layout.image):to(x.device)
-  return (parts.insert(self, x, batch.visual or self:visual(batch), visuals.tokens)), angles, seq_lens
+  if before then return x, angles, seq_lens end
+  local visual = batch.visual or chunks.with(nil, self.visual, self, batch) -- the tower sees whole pictures
+  return (parts.insert(self, x, visual, visuals.tokens)), angles, seq_lens
 end
+
+--- See CausalLM.staged_inputs.
+Gemma3Vision.staged_inputs = Gemma3Vision.inputs
 
 --- See loading. A head of the tower takes no part.
 ---@param name string

@@ -27,8 +27,8 @@ function Attention:init(c, index)
   self.sinks = parameter.new({ c.num_attention_heads }, function(s) s:zero_() end)
 end
 
----@class models.GptOssExperts: nn.Module
-local Experts = nn.Module:subclass("GptOssExperts")
+---@class models.GptOssExperts: models.Experts
+local Experts = experts.Experts:subclass("GptOssExperts")
 
 function Experts:init(c)
   local count, hidden, inner = c.num_local_experts, c.hidden_size, c.intermediate_size
@@ -41,16 +41,17 @@ function Experts:init(c)
   self.alpha, self.limit = c.swiglu_alpha, c.swiglu_limit
 end
 
---- x: [rows, hidden], the rows of expert 0 first; ends: [experts] int32, the row behind each expert's last one.
-function Experts:forward(x, ends)
-  local multiply, rows = experts.multiplier(ends), x:size(0)
+--- See Experts:forward of models.experts.
+function Experts:forward(x, ends, list)
+  local multiply, rows = experts.multiplier(ends, list), x:size(0)
   local of_row = torch.searchsorted(ends, torch.arange(rows, { dtype = torch.int32, device = x.device }),
     { right = true })
-  local gate_up = multiply(x, self.gate_up_proj:transpose(1, 2)) + torch.embedding(self.gate_up_proj_bias, of_row)
-  local pairs_of = gate_up:view(rows, -1, 2)
+  local gate_up = multiply(x, self:weight "gate_up_proj":transpose(1, 2))
+    + torch.embedding(self:weight "gate_up_proj_bias", of_row)
+  local pairs_of = gate_up:view(rows, gate_up:size(1) / 2, 2) -- there may be no row
   local gate, up = pairs_of:select(-1, 0):clamp_max(self.limit), pairs_of:select(-1, 1):clamp(-self.limit, self.limit)
   local y = (up + 1) * (gate * torch.sigmoid(gate * self.alpha))
-  return multiply(y, self.down_proj:transpose(1, 2)) + torch.embedding(self.down_proj_bias, of_row)
+  return multiply(y, self:weight "down_proj":transpose(1, 2)) + torch.embedding(self:weight "down_proj_bias", of_row)
 end
 
 --- The shares of a token's experts are the softmax of their logits alone.
@@ -81,7 +82,6 @@ end
 ---@class models.GptOss: models.CausalLM
 local GptOss = decoder.CausalLM:subclass("GptOssForCausalLM")
 GptOss.model_type = "gpt_oss"
-GptOss.needs_whole_sequences = true -- for cp: sinks
 GptOss.keys = decoder.keys { attention_bias = true, head_dim = 64, num_key_value_heads = 8, rms_norm_eps = 1e-5,
   rope_theta = 150000, rope_parameters = options.optional, rope_scaling = options.optional, sliding_window = 128,
   layer_types = options.optional, num_local_experts = options.optional, num_experts = options.optional,

@@ -43,7 +43,8 @@ function Granite.layer(c, index, mlp) return Layer(c, index, mlp) end
 ---@return integer[] seq_lens
 function Granite:inputs(batch)
   local x, angles, seq_lens = decoder.CausalLM.inputs(self, batch)
-  return x * self.settings.embedding_multiplier, angles, seq_lens
+  local is_later_stage = self.stage_input and self.stage_input.x
+  return is_later_stage and x or x * self.settings.embedding_multiplier, angles, seq_lens
 end
 
 --- See CausalLM:hidden. The hidden states are divided in place of the logits, so that every loss has it.
@@ -52,7 +53,11 @@ end
 ---@return table
 function Granite:hidden(...)
   local y, seconds = decoder.CausalLM.hidden(self, ...)
+  if self.stage_input and not self.stage_input.stage.is_last then return y, seconds end
   return y / self.settings.logits_scaling, seconds
 end
+
+--- See CausalLM.staged_inputs.
+Granite.staged_inputs, Granite.staged_hidden = Granite.inputs, Granite.hidden
 
 return { Granite = Granite }

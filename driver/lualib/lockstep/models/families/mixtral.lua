@@ -8,6 +8,7 @@ local core = require "lockstep.core"
 local decoder = require "lockstep.models.decoder"
 local experts = require "lockstep.models.experts"
 local options = require "lockstep.options"
+local qwen3_moe = require "lockstep.models.qwen3_moe"
 
 ---@class models.Mixtral: models.CausalLM
 local Mixtral = decoder.CausalLM:subclass("MixtralForCausalLM")
@@ -26,6 +27,7 @@ function Mixtral.read(c)
   for _, key in ipairs { "num_experts_per_tok", "num_local_experts" } do
     config.check_whole("MixtralForCausalLM", key, c[key])
   end
+  c.num_experts = c.num_local_experts -- for balance_loss
   c.use_sliding_window, c.max_window_layers = true, 0
   c.windows = config.windows(c)
 end
@@ -38,13 +40,8 @@ function Mixtral.mlp(c)
     experts = c.num_local_experts, per_token = c.num_experts_per_tok, normalize = true }
 end
 
---- See CausalLM:balance_loss.
----@param router_logits torch.Tensor[] [tokens, experts] of each layer
----@return torch.Tensor?
-function Mixtral:balance_loss(router_logits)
-  local c = self.settings
-  if not c.output_router_logits then return nil end
-  return experts.balance_loss(router_logits, c.num_experts_per_tok) * c.router_aux_loss_coef
+for _, name in ipairs { "balance_loss", "balance_size", "balance_statistics" } do
+  Mixtral[name] = qwen3_moe.Qwen3Moe[name]
 end
 
 local NUMBERS = { gate_proj = "w1", up_proj = "w3", down_proj = "w2" }

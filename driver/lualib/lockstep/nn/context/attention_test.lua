@@ -29,6 +29,8 @@ local function check_attention(form, seq_lens, heads, kv_heads, opts, dtype, tol
   local own = chunk_table.balanced(seq_lens, world)
   local state = plain.copy(MEMBERS, { form = form, table = own })
   local options = plain.copy(opts, { seq_lens = seq_lens })
+  local sinks = opts.sinks and torch.randn({ heads }, { dtype = dtype })
+  options.sinks = sinks and sinks:clone():requires_grad_(true)
   local function random(count) return torch.randn({ own.tokens, count, 8 }, { dtype = dtype }) end
   local given, weight = { random(heads), random(kv_heads), random(kv_heads) }, random(heads)
   local whole, chunk = {}, {}
@@ -39,9 +41,12 @@ local function check_attention(form, seq_lens, heads, kv_heads, opts, dtype, tol
   local expected = nn.attention(whole[1], whole[2], whole[3], options)
   torch.sum(expected * weight):backward()
 
+  local whole_sinks = options.sinks
+  options.sinks = sinks and sinks:clone():requires_grad_(true)
   local y = chunks.with(state, nn.attention, chunk[1], chunk[2], chunk[3], options)
   torch.sum(y * chunks.own(state, weight)):backward()
 
+  if sinks then t.near(dist.all_reduce(options.sinks.grad, "sum"), whole_sinks.grad, tolerance, "gradient of sinks") end
   if own.counts[rank + 1] == 0 then
     t.equal(y, torch.zeros_like(y))
     for i = 1, 3 do t.equal(chunk[i].grad, torch.zeros_like(chunk[i])) end
@@ -52,12 +57,12 @@ local function check_attention(form, seq_lens, heads, kv_heads, opts, dtype, tol
 end
 
 local OPTIONS = { {}, { scale = 0.3 }, { causal = false }, { window = 3 }, { window = 1 }, { window = 700 },
-  { window = 4, causal = false } }
+  { window = 4, causal = false }, { sinks = true }, { sinks = true, window = 3 } }
 
 for _, form in ipairs { "ring", "all_to_all" } do
   for i, opts in ipairs(OPTIONS) do
     t.test(("%s_RandomDocumentsAreThoseOfOneRank_%d"):format(form, i), function()
-      for seed = 1, 8 do
+      for seed = 1, opts.sinks and 4 or 8 do
         torch.manual_seed(100 * i + seed)
         local kv_heads = ({ 1, 2, 4 })[seed % 3 + 1]
         check_attention(form, random_documents(), 4 * world, kv_heads, opts, torch.float64, 1e-12)

@@ -32,9 +32,11 @@ end
 ---@param q torch.Tensor [chunk, heads, D]; the ranks divide heads
 ---@param k torch.Tensor [chunk, kv_heads, D]
 ---@param v torch.Tensor [chunk, kv_heads, D]
----@param attend fun(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor): torch.Tensor attention of whole sequences
+---@param sinks torch.Tensor? [heads]
+---@param attend fun(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor?): torch.Tensor attention of
+--- whole sequences
 ---@return torch.Tensor # [chunk, heads, D]
-function M.attention(chunks, own, q, k, v, attend)
+function M.attention(chunks, own, q, k, v, sinks, attend)
   local size, count = chunks.size, q:size(0)
   local repeats = size / gcd(size, k:size(1))
   if repeats > 1 then k, v = k:repeat_interleave(repeats, 1), v:repeat_interleave(repeats, 1) end
@@ -43,7 +45,8 @@ function M.attention(chunks, own, q, k, v, attend)
     local all = functional.all_to_all(M.fill(x, own.most), { split_dim = 1, concat_dim = 0, group = chunks.group })
     return all:index_select(0, places)
   end
-  local y = attend(whole(q), whole(k), whole(v))
+  local own_sinks = sinks and sinks:chunk(size)[chunks.rank + 1]
+  local y = attend(whole(q), whole(k), whole(v), own_sinks)
   local parts = functional.all_to_all(y:index_select(0, own:tokens_at(q.device)),
     { split_dim = 0, concat_dim = 1, group = chunks.group })
   return parts:size(0) == count and parts or parts:narrow(0, 0, count)

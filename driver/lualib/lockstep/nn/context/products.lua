@@ -108,6 +108,27 @@ local function plain_backward(dy, q, k, v, y, logs, block, _, o)
   return tokens_of(dq), dk:permute(1, 0, 2), dv:permute(1, 0, 2)
 end
 
+--- Lets each head's sink, a score that stands for no token, take part in the softmax of merged blocks. In place.
+---@param y torch.Tensor [n, heads, D]
+---@param logs torch.Tensor [n, heads]
+---@param sinks torch.Tensor [heads]
+function M.add_sinks(y, logs, sinks)
+  local sum = torch.logaddexp(logs, sinks:to(logs.dtype))
+  y:mul_((logs - sum):exp():unsqueeze(-1))
+  logs:copy_(sum)
+end
+
+--- Returns the gradient of the sinks: this rank's queries' part of it. `y` and `logs` are those with sinks.
+---@param dy torch.Tensor [n, heads, D]
+---@param y torch.Tensor [n, heads, D]
+---@param logs torch.Tensor [n, heads]
+---@param sinks torch.Tensor [heads]
+---@return torch.Tensor # [heads]
+function M.sinks_gradient(dy, y, logs, sinks)
+  local delta = (dy:to(logs.dtype) * y:to(logs.dtype)):sum { -1 }
+  return ((sinks:to(logs.dtype) - logs):exp() * delta):sum({ 0 }):neg():to(sinks.dtype)
+end
+
 M.kernels = {
   cpu = { forward = cpu_forward, backward = cpu_backward },
   plain = { forward = plain_forward, backward = plain_backward },

@@ -71,7 +71,7 @@ local function shift(ring, x, step, subject)
     { group = ring.group, subject = subject })
 end
 
-local function forward(ring, q, k, v, subject)
+local function forward(ring, q, k, v, sinks, subject)
   local wide = products.wide(q)
   local y = torch.zeros(q.shape, { dtype = wide, device = q.device })
   local logs = torch.full({ q:size(0), q:size(1) }, -math.huge, { dtype = wide, device = q.device })
@@ -81,10 +81,11 @@ local function forward(ring, q, k, v, subject)
     attend(ring, (ring.rank - step) % ring.size, q, kv, y, logs)
     if arriving then kv = arriving:wait() end
   end
+  if sinks then products.add_sinks(y, logs, sinks) end
   return y:to(q.dtype), logs
 end
 
-local function backward(ring, dy, q, k, v, y, logs)
+local function backward(ring, dy, q, k, v, y, logs, sinks)
   local wide = products.wide(q)
   dy = dy:contiguous()
   local dq = torch.zeros(q.shape, { dtype = wide, device = q.device })
@@ -98,7 +99,8 @@ local function backward(ring, dy, q, k, v, y, logs)
     if arriving then kv = arriving:wait() end
   end
   local own = moving:wait()
-  return { dq:to(q.dtype), own[0]:to(k.dtype), own[1]:to(v.dtype) }
+  return { dq:to(q.dtype), own[0]:to(k.dtype), own[1]:to(v.dtype),
+    sinks and products.sinks_gradient(dy, y, logs, sinks) }
 end
 
 --- Attention of this rank's chunk over all chunks. Collective.
@@ -107,7 +109,7 @@ end
 ---@param q torch.Tensor [chunk, heads, D]
 ---@param k torch.Tensor [chunk, kv_heads, D]
 ---@param v torch.Tensor [chunk, kv_heads, D]
----@param o {causal: boolean, scale: number?, window: integer?}
+---@param o {causal: boolean, scale: number?, window: integer?, sinks: torch.Tensor?}
 ---@param can_flash boolean whether FlashAttention on a GPU takes q
 ---@return torch.Tensor # [chunk, heads, D]
 function M.attention(chunks, own, q, k, v, o, can_flash)
@@ -116,12 +118,14 @@ function M.attention(chunks, own, q, k, v, o, can_flash)
   -- Not `chunks` itself: it holds the batch, and the node lives until backward.
   local ring = { group = chunks.group, rank = chunks.rank, size = chunks.size, table = own, kernel = kernel,
     o = { causal = o.causal, scale = o.scale, window = o.window, rows = kernel == "plain" and ROWS or nil } }
-  local needs = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-  local subject = ("ring attention of %d tokens, heads %d and %d, dim %d, %s%s"):format(own.tokens, q:size(1),
-    k:size(1), q:size(2), tostring(q.dtype), needs and " requires_grad" or "")
-  return core_sharding.node({ q, k, v }, function()
-    local y, logs = forward(ring, q, k, v, subject)
-    return y, { q, k, v, y, logs }
+  local sinks = o.sinks
+  local needs = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad
+    or sinks ~= nil and sinks.requires_grad)
+  local subject = ("ring attention of %d tokens, heads %d and %d, dim %d, %s%s%s"):format(own.tokens, q:size(1),
+    k:size(1), q:size(2), tostring(q.dtype), sinks and " with sinks" or "", needs and " requires_grad" or "")
+  return core_sharding.node({ q, k, v, sinks }, function()
+    local y, logs = forward(ring, q, k, v, sinks, subject)
+    return y, { q, k, v, y, logs, sinks }
   end, function(dy, saved) return backward(ring, dy, unpack(saved)) end)
 end
 

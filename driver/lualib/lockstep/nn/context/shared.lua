@@ -205,17 +205,18 @@ local function each_chunk(state, kv, subject, fn, after)
   end
 end
 
-local function forward(state, q, k, v, subject)
+local function forward(state, q, k, v, sinks, subject)
   local wide = products.wide(q)
   local y = torch.zeros(q.shape, { dtype = wide, device = q.device })
   local logs = torch.full({ q:size(0), q:size(1) }, -math.huge, { dtype = wide, device = q.device })
   each_chunk(state, torch.stack { k, v }, subject, function(part, of_part, source, kv)
     ring.attend(of_part, source, rows(q, part), kv, rows(y, part), rows(logs, part))
   end)
+  if sinks then products.add_sinks(y, logs, sinks) end
   return y:to(q.dtype), logs
 end
 
-local function backward(state, dy, q, k, v, y, logs)
+local function backward(state, dy, q, k, v, y, logs, sinks)
   local wide = products.wide(q)
   dy = dy:contiguous()
   local kv = torch.stack { k, v }
@@ -236,7 +237,8 @@ local function backward(state, dy, q, k, v, y, logs)
     returning, parts_before, gradients = send_gradients(state, round, own, gradients), parts, {}
   end)
   if returning then add_returned(parts_before) end
-  return { dq:to(q.dtype), own[0]:to(k.dtype), own[1]:to(v.dtype) }
+  return { dq:to(q.dtype), own[0]:to(k.dtype), own[1]:to(v.dtype),
+    sinks and products.sinks_gradient(dy, y, logs, sinks) }
 end
 
 --- Attention of this rank's shares over the whole samples. A rank without a share gives tensors of 0 rows. Collective.
@@ -244,7 +246,7 @@ end
 ---@param q torch.Tensor [tokens, heads, D] of the shares, one behind the other
 ---@param k torch.Tensor [tokens, kv_heads, D]
 ---@param v torch.Tensor [tokens, kv_heads, D]
----@param o {causal: boolean, scale: number?, window: integer?}
+---@param o {causal: boolean, scale: number?, window: integer?, sinks: torch.Tensor?}
 ---@param can_flash boolean whether FlashAttention on a GPU takes q
 ---@return torch.Tensor # [tokens, heads, D]
 function M.attention(plan, q, k, v, o, can_flash)
@@ -253,12 +255,15 @@ function M.attention(plan, q, k, v, o, can_flash)
   -- Not `plan` itself: the node lives until backward, and the plan knows the batch's lengths.
   local state = { rounds = plan.rounds, size = plan.size, group = plan.group, parts = plan.parts, kernel = kernel,
     o = { causal = o.causal, scale = o.scale, window = o.window, rows = kernel == "plain" and ring.ROWS or nil } }
-  local needs = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-  local subject = ("attention of samples that up to %d ranks share, heads %d and %d, dim %d, %s%s"):format(plan.rounds,
-    q:size(1), k:size(1), q:size(2), tostring(q.dtype), needs and " requires_grad" or "")
-  return core_sharding.node({ q, k, v }, function()
-    local y, logs = forward(state, q, k, v, subject)
-    return y, { q, k, v, y, logs }
+  local sinks = o.sinks
+  local needs = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad
+    or sinks ~= nil and sinks.requires_grad)
+  local subject = ("attention of samples that up to %d ranks share, heads %d and %d, dim %d, %s%s%s"):format(
+    plan.rounds, q:size(1), k:size(1), q:size(2), tostring(q.dtype), sinks and " with sinks" or "",
+    needs and " requires_grad" or "")
+  return core_sharding.node({ q, k, v, sinks }, function()
+    local y, logs = forward(state, q, k, v, sinks, subject)
+    return y, { q, k, v, y, logs, sinks }
   end, function(dy, saved) return backward(state, dy, unpack(saved)) end)
 end
 

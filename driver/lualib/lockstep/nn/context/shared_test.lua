@@ -66,22 +66,27 @@ local function check(lengths, shares, own, heads, kv_heads, opts, dtype, toleran
     part[i] = x:index_select(0, places):requires_grad_(true)
   end
   opts = require("lockstep.plain").copy(opts, { seq_lens = lengths })
+  local sinks = opts.sinks and torch.randn({ heads }, { dtype = dtype })
+  opts.sinks = sinks and sinks:clone():requires_grad_(true)
+  local whole_sinks = opts.sinks
   local expected = nn.attention(whole[1], whole[2], whole[3], opts)
   torch.sum(expected * weight):backward()
 
-  opts.seq_lens, opts.shares = seq_lens, shares
+  opts.seq_lens, opts.shares, opts.sinks = seq_lens, shares, sinks and sinks:clone():requires_grad_(true)
   local y = nn.attention(part[1], part[2], part[3], opts)
   torch.sum(y * weight:index_select(0, places)):backward()
 
   t.near(y, expected:index_select(0, places), tolerance)
   for i = 1, 3 do t.near(part[i].grad, whole[i].grad:index_select(0, places), tolerance, "gradient " .. i) end
+  if sinks then t.near(dist.all_reduce(opts.sinks.grad, "sum"), whole_sinks.grad, tolerance, "gradient of sinks") end
 end
 
-local OPTIONS = { {}, { scale = 0.3 }, { window = 3 }, { window = 700 } }
+local OPTIONS = { {}, { scale = 0.3 }, { window = 3 }, { window = 700 }, { sinks = true },
+  { sinks = true, window = 3 } }
 
 for i, opts in ipairs(OPTIONS) do
   t.test("RandomSharesAreThoseOfOneRank_" .. i, function()
-    for seed = 1, 25 do
+    for seed = 1, opts.sinks and 5 or 25 do
       torch.manual_seed(1000 * i + seed)
       local lengths, shares, own = draw()
       check(lengths, shares, own, 4, ({ 1, 2, 4 })[seed % 3 + 1], opts, torch.float64, 1e-12)
@@ -136,8 +141,8 @@ t.test("MistakesAreNamed", function()
   local function attend(opts)
     return nn.attention(x, x, x, require("lockstep.plain").copy({ seq_lens = { 8 }, shares = shares }, opts))
   end
-  t.raises("shares of samples need causal attention without sinks and blocks", attend, { causal = false })
-  t.raises("shares of samples need causal attention", attend, { sinks = torch.zeros { 2 } })
+  t.raises("shares of samples need causal attention without blocks", attend, { causal = false })
+  t.raises("sinks must be a tensor [heads] of 2 numbers, got shape", attend, { sinks = torch.zeros { 3 } })
   t.raises("the share of sample 1 has 8 tokens", attend, { seq_lens = { 5, 3 } })
   local others = for_all(8 * WORLD)
   others.rank = (RANK + 1) % WORLD

@@ -45,15 +45,16 @@ local function check_arguments(model, micro_batches, count, fn)
 end
 
 --- Raises unless all ranks have the same options and count, and equally many micro-batches, at least one. `parts`: a
---- model whose ranks hold parts of the same parameters, so that all must train the same ones. Collective.
+--- model whose ranks hold parts or copies of the same parameters, so that all must train the same ones; with stages,
+--- those of one stage. Collective.
 local function compare(num_micro_batches, count, o, group, parts)
   if dist.world_size() > 1 then
     local own, texts, options_of = torch.tensor({ num_micro_batches, count, o.sync == "each" and 1 or 0,
-      o.on_nan == "skip" and 1 or 0, parts and trained.outline(parts) or 0 }, { dtype = torch.float64 }), {}, {}
+      o.on_nan == "skip" and 1 or 0, trained.outline(parts) }, { dtype = torch.float64 }), {}, {}
     local outlines = {}
     for i, row in ipairs(dist.all_gather(own, { group = group })) do
-      local theirs, their_count, syncs_each, skips, outline = unpack(row:totable())
-      outlines[i] = ("%d"):format(outline)
+      local theirs, their_count, syncs_each, skips = unpack(row:totable())
+      outlines[i] = { unpack(row:totable(), 5) }
       texts[i] = ("%.17g micro-batches and a count of %.17g"):format(theirs, their_count)
       options_of[i] = ('sync = "%s", on_nan = "%s"'):format(syncs_each == 1 and "each" or "last",
         skips == 1 and "skip" or "error")
@@ -65,7 +66,7 @@ local function compare(num_micro_batches, count, o, group, parts)
       fail("every rank needs equally many micro-batches and the same count, that of all ranks, as report.loss_tokens "
         .. "of batching; got %s", found)
     end
-    if disagreement.find(outlines) then trained.fail(NAME, parts, group) end
+    if trained.differ(outlines) then trained.fail(NAME, parts, group) end
   end
   check(num_micro_batches ~= 0, "expected this rank's list of micro-batches, got an empty table")
 end
@@ -203,7 +204,7 @@ local function new_counts() return setmetatable({ micro_batches = 0, given = 0, 
 local function over_stages(model, micro_batches, count, fn, o)
   check(o.on_nan == "error", 'on_nan = "skip" is not for %s: the ranks with the loss know it after others have gone '
     .. "on; leave on_nan out", model.what)
-  compare(#micro_batches, count, o)
+  compare(#micro_batches, count, o, nil, model)
   local totals, losses, counts, num_sums, device = {}, {}, new_counts(), 1, dist.device()
   local function take(i, is_last, loss, own_count, ...)
     num_sums = 1 + select("#", ...)

@@ -106,7 +106,7 @@ function M.check(net, count)
     nn.is_module(net) and "a " .. net.class_name or "a " .. type(net))
   local CausalLM = require("lockstep.models.decoder").CausalLM -- a script without pp need not load models
   local loss = (context.is_attached(net) and getmetatable(net) or net).loss -- cp replaces the model's own
-  local has_own_pass = net.inputs ~= net.staged_inputs or net.hidden ~= CausalLM.hidden or loss ~= CausalLM.loss
+  local has_own_pass = net.inputs ~= net.staged_inputs or net.hidden ~= net.staged_hidden or loss ~= CausalLM.loss
   local loses_balance = net.settings.output_router_logits and net.balance_loss ~= CausalLM.balance_loss
     and not net.balance_size
   if has_own_pass or loses_balance then

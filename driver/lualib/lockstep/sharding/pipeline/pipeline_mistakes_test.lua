@@ -37,8 +37,8 @@ t.test("LayersThatTakeFeaturesOfPicturesAreOnOneStage", function()
 end)
 
 t.test("AModelWithAnotherPassCannotBeCut", function()
-  t.raises("pp cannot cut a Gemma3ForConditionalGeneration, whose pass is not the one of Llama", sharding.parallelize,
-    models.load "tests/models/gemma3_vision", grid)
+  t.raises("pp cannot cut a Qwen3ForSequenceClassification, whose pass is not the one of Llama", sharding.parallelize,
+    models.load "tests/models/qwen3_reward", grid)
 end)
 
 t.test("OrdersAndChunksAreChecked", function()
@@ -87,6 +87,14 @@ t.test("AnotherMicroBatchOfOneRankIsAnErrorThatNamesIt", function()
   if RANK == 1 then batches[2] = { input_ids = torch.arange(9), seq_lens = { 9 } } end
 
   t.raises("seq_lens: 9: rank 1", sharding.accumulate, model, batches, 10, loss_of(model))
+end)
+
+t.test("ATiedEmbeddingThatOneStageFreezesAloneIsNamed", function()
+  local model = fixture.divide(fixture.build("llama_tied", { layers = 2 }), grid, { order = "1f1b" })
+  if RANK == 1 then model.tied:requires_grad_(false) end
+
+  t.raises('embed_tokens.weight" is frozen on rank 1, and trained on rank 0', sharding.accumulate, model,
+    micro_batches(1), 10, loss_of(model))
 end)
 
 t.test("ACallOutsideTheLoopsIsAnError", function()

@@ -94,6 +94,57 @@ for _, row in ipairs(runs.of("pipeline/pipeline", "frozen", WORLD)) do
   end)
 end
 
+--- Returns the names that a seed freezes: layers, or parameters of any layer, but at least one is trained.
+local function frozen_names(net, draw)
+  local names, frozen, of_layer, by_layer = {}, {}, {}, draw(2) == 1
+  for name in net:named_parameters() do names[#names + 1] = name end
+  for _, name in ipairs(names) do
+    local layer = name:match "layers%.%d+%." or name
+    of_layer[layer] = of_layer[layer] or draw(3)
+    frozen[name] = (by_layer and of_layer[layer] or draw(3)) > 1
+  end
+  frozen[names[draw(#names)]] = nil
+  return frozen
+end
+
+-- Stages without a trained parameter pass gradients on, or have no backward where no stage before them learns.
+for seed = 1, 3 do
+  t.test("PartsThatAreFrozenByNameLearnAsOnOneRank_" .. seed, function()
+    local grid, draw = grid_of(GRID), fixture.drawer(100 * WORLD + seed)
+    local kind, options = ({ "llama", "llama_tied", "qwen3_moe" })[seed], { layers = 2 * GRID.pp }
+    local whole, reference = fixture.build(kind, options), fixture.build(kind, options)
+    local model = fixture.divide(fixture.build(kind, options), grid, { order = seed == 2 and "interleaved" or "1f1b",
+      chunks = seed == 2 and 2 or 1, fully_shard = seed == 3 and {} or false })
+    local frozen, steps = frozen_names(whole, draw), {}
+    for i = 1, 2 do steps[i] = fixture.step_of(draw, grid.dp, 3) end
+    for _, net in ipairs { reference, model } do
+      for name, p in net:named_parameters() do p:requires_grad_(not frozen[name]) end
+    end
+
+    local losses, norms = fixture.train_alone(reference, steps)
+    local own_losses, own_norms = fixture.train(model, steps, grid:rank "dp" + 1, whole)
+
+    for i = 1, #steps do
+      t.near(own_losses[i], losses[i], 1e-10, "loss " .. i)
+      t.near(own_norms[i], norms[i], 1e-10, "norm " .. i)
+    end
+    fixture.compare_parameters(model, reference, 1e-10)
+  end)
+end
+
+t.test("AParameterThatOneReplicaOfAStageFreezesAloneIsNamed", function()
+  if WORLD ~= 4 then return end
+  local grid, draw = grid_of(GRID), fixture.drawer(13)
+  local model = fixture.divide(fixture.build("llama", { layers = 2 }), grid, { order = "1f1b" })
+  local step = fixture.step_of(draw, grid.dp, 1)
+  for name, p in model:named_parameters() do
+    if dist.rank() == 3 and name:find "layers.1.mlp.up_proj" then p:requires_grad_(false) end
+  end
+
+  t.raises('layers.1.mlp.up_proj.weight" is frozen on rank 3, and trained on rank 2', sharding.accumulate, model,
+    step[grid:rank "dp" + 1], 10, function(b) return model(b, "loss") end)
+end)
+
 -- The loops ------------------------------------------------------------------------------------------------
 
 t.test("GradientsFromBeforeTheStepAreKept", function()

@@ -80,9 +80,10 @@ end
 --- Adds a parameter of a layer to its kind, and its shape to the text that tells kinds apart.
 local function add(kind, settings, name, p, is_split)
   local count = p:numel()
-  if name:find "%.experts%.[%a_]+_proj$" then
+  if name:find "%.experts%.[%a_]+$" then -- weights, and the biases of gpt-oss
     kind.experts = kind.experts + count
     kind.per_token = settings.num_experts_per_tok
+    if p:dim() < 3 then return end
     kind.expert_matrix = kind.expert_matrix + count / p:size(0) * kind.per_token
     kind.width = settings.moe_intermediate_size or settings.intermediate_size
   else
@@ -124,7 +125,6 @@ end
 ---@return sharding.ModelShape
 function M.of(raw)
   local models = require "lockstep.models" -- here, because it requires lockstep.sharding
-  local experts = require "lockstep.models.experts"
   local model = models.outline("sharding.propose", raw)
   local settings = model.settings
   local shape = { model = model, parameters = 0, kinds = {}, layers = {}, outside = 0, num_experts = 0,
@@ -147,7 +147,7 @@ function M.of(raw)
       end
     end
     local mixture = layer.mlp and layer.mlp.experts
-    if mixture and getmetatable(mixture) == experts.Experts then shape.num_experts = mixture.down_proj:size(0) end
+    if mixture and mixture.holds_experts then shape.num_experts = mixture.down_proj:size(0) end
     local text = table.concat(texts, "; ")
     if not known[text] then
       shape.kinds[#shape.kinds + 1] = kind
