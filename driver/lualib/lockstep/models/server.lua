@@ -10,6 +10,7 @@ local run = require "lockstep.run"
 ffi.cdef [[
   int poll(void* fds, unsigned long count, int milliseconds);
   int fileno(void* file);
+  long read(int file, void* bytes, unsigned long count);
 ]]
 
 local NAME = "models.server"
@@ -31,24 +32,22 @@ Server.__index = Server
 
 local function fail(message, ...) core.raise(NAME .. ": " .. message:format(...)) end
 
---- Returns what curl prints, a line for each response. While nothing comes, it says so after `wait_s` seconds, and each
+--- Returns what curl prints, a line for each response. While curl runs, a line says so after `wait_s` seconds, and each
 --- time that this has doubled.
-local function read_lines(pipe, wait_s, place, count)
-  pipe:setvbuf "no" -- else poll does not see a line that was read ahead
-  local lines, given, waited, from = {}, 0, 0, core.now()
-  local fd = ffi.new("int[2]", ffi.C.fileno(pipe), 1) -- struct pollfd: the descriptor, and POLLIN in a short
+local function read_output(pipe, wait_s, place, count)
+  local output, waited, from = "", 0, core.now()
+  local file = ffi.C.fileno(pipe)
+  local fd, bytes = ffi.new("int[2]", file, 1), ffi.new "char[4096]" -- struct pollfd: POLLIN in a short
   while true do
-    local is_ready = ffi.C.poll(fd, 1, math.min(wait_s, 1) * 1000) > 0
-    local line = is_ready and pipe:read "*l"
-    if is_ready and not line then return table.concat(lines, "\n") .. "\n" end
-    if line then
-      lines[#lines + 1] = line
-      if line:find "^%d+ %d%d%d " then given = given + 1 end
+    if ffi.C.poll(fd, 1, math.min(wait_s, 1) * 1000) > 0 then
+      local size = tonumber(ffi.C.read(file, bytes, 4096)) -- what is there, maybe a part of a line
+      if size == 0 then return output end
+      output = output .. ffi.string(bytes, math.max(size, 0))
     end
     if core.now() - from >= math.max(wait_s, 2 * waited) then
       waited = core.now() - from
-      io.stderr:write(("lockstep: %s: rank %d has waited %.0f s for %s, which has given %d of %d answers\n")
-        :format(NAME, dist.rank(), waited, place, given, count))
+      io.stderr:write(("lockstep: %s: rank %d has waited %.0f s for %d answers of %s\n"):format(NAME, dist.rank(),
+        waited, count, place))
     end
   end
 end
@@ -83,9 +82,9 @@ function Server:send(requests)
     end
   end
   core.write_file(self.folder .. "/curl", { table.concat(lines, "\n"), "\n" })
-  local pipe = assert(io.popen(("curl --silent --parallel --parallel-max %d --config '%s/curl' 2>&1"):format(
-    self.parallel, self.folder:gsub("'", "'\\''"))))
-  local status, output = {}, run.alone(read_lines, pipe, self.wait_s, self.url .. requests[1][1], #requests)
+  local pipe = assert(io.popen(("curl --silent --no-progress-meter --parallel --parallel-max %d --config '%s/curl' "
+    .. "2>&1"):format(self.parallel, self.folder:gsub("'", "'\\''"))))
+  local status, output = {}, run.alone(read_output, pipe, self.wait_s, self.url .. requests[1][1], #requests)
   pipe:close()
   for i, code, message in output:gmatch "(%d+) (%d%d%d) ([^\n]*)\n" do status[tonumber(i)] = { code, message } end
   local results = {}

@@ -111,7 +111,7 @@ t.test("BrokenAndLateAnswersNameTheServerAndTheRank", function()
 
       server.wait_s, server.timeout_s = 0.01, 1
       local _, heard = t.listening(raises, 1999, "rank 0 got no answer of " .. url)
-      t.truthy(heard:find("models.server: rank 0 has waited %d s for http.*, which has given 0 of 1 answers\n"), heard)
+      t.truthy(heard:find("models.server: rank 0 has waited %d s for 1 answers of http"), heard)
       server.timeout_s = 0.1
       raises(1999, "; longer answers need a larger timeout_s")
     end)
