@@ -50,7 +50,7 @@ local config = run.config({
   eval_samples = 1000, -- held-out conversations whose loss is computed in an evaluation, at most
   answers = 64, -- of these, whose last answer the model writes, at most
   max_new_tokens = 64, -- of an answer
-  lora = { r = 16, alpha = 32, dropout = 0.0, targets = "all-linear" }, -- r = 0 trains all weights
+  lora = { r = 16, alpha = 32, dropout = 0.0, targets = "all-linear", dora = false, rslora = false }, -- r = 0: all
   load_in_4bit = false, -- keeps the model's linear layers in 4 bits (NF4); a folder of bitsandbytes has them so
   optimizer = "AdamW", -- or "AdamW8bit", whose moments have 8 bits, "ScheduleFreeAdamW", "Lion"
   merge = false, -- also writes the model with the adapter in its weights

@@ -49,7 +49,7 @@ local config = run.config({
   precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
   server = "", -- samples the answers; each step writes its weights into the run's folder for it
   save_every = 25, export = "", rollouts = "", max_lag = 1, -- of the weights that sampled an answer, in steps
-}, { at_least = { seed = 0, warm_steps = 0, steps = 1, problems_per_step = 1, group_size = 1, max_new_tokens = 1,
+}, { at_least = { seed = 0, warm_steps = 0, steps = 1, problems_per_step = 1, group_size = 2, max_new_tokens = 1,
   max_turns = 1, max_batch_size = 1, updates = 1, seq_len = 1, warmup_steps = 0, ["lora.r"] = 0, save_every = 1,
   max_lag = 0 } })
 if config.loss.beta > 0 and config.lora.r == 0 then error("loss.beta needs an adapter: --set lora.r=16", 0) end

@@ -15,12 +15,35 @@ seen = open(folder + "/seen", "w")
 lock = threading.Lock()
 
 
+never = threading.Event()
+
+# What an answer is, if the prompt is [1000], [1001] and so on.
+NO_NUMBER = {"choices": [{"token_ids": [1], "logprobs": {"token_logprobs": [None]}}],
+             "meta_info": {"output_token_logprobs": [[None, 1, None]]}}
+FAULTS = [
+    (500, {"error": "out of memory"}),
+    (200, "login"),
+    (200, True),
+    (200, {"choices": None, "meta_info": 7}),
+    (200, {"choices": [{"token_ids": [1, 2], "logprobs": {"token_logprobs": [-1.0]}}]}),
+    (200, NO_NUMBER),
+    (200, {"choices": [{"token_ids": ["a"], "logprobs": {"token_logprobs": [-1.0]}}],
+           "meta_info": {"output_token_logprobs": [[-1.0, "a"]]}}),
+    (200, {"choices": [{"token_ids": [1, 2], "logprobs": {"token_logprobs": [-1.0, -1.0]}}],
+           "meta_info": {"output_token_logprobs": [[-1.0, 1], [-1.0, 2]]}}),
+]
+
+
 def answer(path, body):
     """Returns the status and the JSON of an answer."""
     if path == "/v1/models":
         return 200, {"data": [{"id": "base", "owned_by": kind}]}
     if path in ("/v1/completions", "/generate"):
         prompt = body["prompt" if kind == "vllm" else "input_ids"]
+        if prompt[0] == 1999:
+            never.wait()
+        if prompt[0] >= 1000:
+            return FAULTS[prompt[0] - 1000]
         limit = body["max_tokens"] if kind == "vllm" else body["sampling_params"]["max_new_tokens"]
         ids = [(sum(prompt) + i) % 90 for i in range(limit)]
         log_probs = [-0.5 - i for i in range(limit)]

@@ -484,6 +484,14 @@ t.test("AShortSeriesIsKeptWhole", function()
   for i, point in ipairs(points) do t.equal({ point.step, point.value }, { i, i % 7 }) end
 end)
 
+-- The ticks of such values were never done: a step was 0, or too small to change a number.
+t.test("PlotsOfLargeValuesEnd", function()
+  for _, values in ipairs { { 1e300, 1e300 }, { 1e17, 1e17 + 16 }, { -1.7e308, 1.7e308 }, { 1e-320, 2e-320 } } do
+    local points = { { step = 0, value = values[1] }, { step = 1, value = values[2] } }
+    t.truthy(plot.svg({ { name = "reward", points = points } }):find "<polyline")
+  end
+end)
+
 t.test("AnUnknownSeriesIsAnErrorThatListsTheKnown", function()
   local message = t.raises('log.curve: nothing was logged as "los" (known: ', log.curve, "x.svg", { "los" })
 

@@ -10,6 +10,8 @@ local WIDTH, HEIGHT = 720, 400
 local LEFT, RIGHT, TOP, BOTTOM = 64, 24, 40, 48
 local COLORS = { "#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf" }
 
+local LARGEST = 1e307 -- a span of more could be infinite
+
 local function finite(value) return value == value and math.abs(value) ~= math.huge end
 
 --- Returns round steps, 1, 2 or 5 times a power of ten; about `count` of them cover the span.
@@ -51,7 +53,12 @@ local function bounds(series, of)
     end
   end
   if low > high then return 0, 1 end
-  if low == high then return low - 0.5, high + 0.5 end
+  low, high = math.max(low, -LARGEST), math.min(high, LARGEST)
+  local least = math.max(math.abs(low), math.abs(high)) * 1e-9 -- a step of ticks must change a number
+  if high - low <= least then
+    local half = math.max(0.5, least)
+    return low - half, high + half
+  end
   return low, high
 end
 

@@ -281,6 +281,8 @@ t.test("GroupsOfAnswersAreSamplesWithAdvantages", function()
   t.raises("an answer has 3 ids and 1 log_probs; every id needs one", rollouts, { log_probs = true, seq_len = 9 })
   groups[1].answers[2].log_probs = nil
   t.raises("an answer has 3 ids and no log_probs", rollouts, { log_probs = true, seq_len = 9 })
+  t.raises("all 5 answers are longer than seq_len = 1 with their prompts, the shortest has 2 tokens", rollouts,
+    { seq_len = 1 })
   t.raises("there is no answer in any group", losses.rollouts, {}, { prompt = print, seq_len = 4 })
 end)
 

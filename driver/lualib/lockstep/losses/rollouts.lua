@@ -76,10 +76,11 @@ end
 --- log_probs, and the sample has `old_log_probs`, too. Name both as streams. `prompt` returns a group's prompt,
 --- {input_ids = tensor, pixel_values = tensor, image_grid_thw = tensor}. Ids with a loss_mask of 0 are not learnt.
 ---
---- The counts: `skipped_answers` are longer than seq_len with their prompt, and no sample. `cut_answers` have
---- max_new_tokens and do not end with an id of `stop`, or were ended by a limit of models.generate_turns.
---- `equal_groups` have one reward for all answers, so no advantage. `unrewarded_answers` were scored by no function of
---- losses.reward_functions. `tool_calls` and `tool_failures` are those of models.generate_turns.
+--- The counts: `skipped_answers` are longer than seq_len with their prompt, and no sample; it is an error if all are.
+--- `cut_answers` have max_new_tokens and do not end with an id of `stop`, or were ended by a limit of
+--- models.generate_turns. `equal_groups` have one reward for all answers, so no advantage. `unrewarded_answers` were
+--- scored by no function of losses.reward_functions. `tool_calls` and `tool_failures` are those of
+--- models.generate_turns.
 ---
 --- The statistics have TRL's names: `reward_std`, the mean of the groups' deviations, and `rewards/NAME/mean` and
 --- `rewards/NAME/std` of each function of losses.reward_functions, over the answers that it scored.
@@ -95,7 +96,7 @@ local function rollouts(groups, opts)
     log_probs = false, max_new_tokens = math.huge, stop = {} })
   local advantages_of = require("lockstep.losses").advantages
   local samples, counts, sum, num_answers = {}, { skipped_answers = 0, cut_answers = 0, equal_groups = 0 }, 0, 0
-  local stops, deviations, by_name = {}, {}, {}
+  local stops, deviations, by_name, shortest = {}, {}, {}, math.huge
   for _, id in ipairs(o.stop) do stops[id] = true end
   local function count(name, more) counts[name] = (counts[name] or 0) + more end
   for _, group in ipairs(groups) do
@@ -114,7 +115,9 @@ local function rollouts(groups, opts)
     local is_equal = true
     for i, answer in ipairs(group.answers) do
       sum, num_answers, is_equal = sum + rewards[i], num_answers + 1, is_equal and rewards[i] == rewards[1]
-      if prompt.input_ids:size(0) + #answer.ids > o.seq_len then
+      local length = prompt.input_ids:size(0) + #answer.ids
+      shortest = math.min(shortest, length)
+      if length > o.seq_len then
         count("skipped_answers", 1)
       else
         samples[#samples + 1] = sample_of(prompt, answer, advantages[i], o.log_probs)
@@ -124,6 +127,10 @@ local function rollouts(groups, opts)
     if is_equal then count("equal_groups", 1) end
   end
   if num_answers == 0 then core.raise(NAME .. ": there is no answer in any group") end
+  if #samples == 0 then
+    core.raise(("%s: all %d answers are longer than seq_len = %d with their prompts, the shortest has %d tokens; raise "
+      .. "seq_len, or take shorter prompts"):format(NAME, num_answers, o.seq_len, shortest))
+  end
   local stats = { reward_std = moments(deviations) }
   for name, values in pairs(by_name) do
     stats[("rewards/%s/mean"):format(name)], stats[("rewards/%s/std"):format(name)] = moments(values)

@@ -1,6 +1,7 @@
 --- models.generate_turns: answers that may call tools, over several turns.
 
 local core = require "lockstep.core"
+local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local run = require "lockstep.run"
@@ -11,6 +12,21 @@ local M = {}
 
 local NAME = "models.generate_turns"
 
+-- Tools whose failure was printed: the model reads each one, the user the first.
+local has_printed = {}
+
+local function print_once(name, message)
+  if has_printed[name] then return end
+  has_printed[name] = true
+  io.stderr:write(('lockstep: warning: rank %d: the tool "%s" failed; the model reads the error, and goes on: %s\n')
+    :format(dist.rank(), name, message))
+end
+
+--- Returns a text as it is if it is UTF-8, else with ASCII alone.
+local function as_utf8(given)
+  return pcall(core.json_encode, given) and given or (given:gsub("[\128-\255]", "?"))
+end
+
 --- Returns what a tool answers to a call as text, and whether it failed.
 local function answer_of(tools, call, problem)
   local function failed(message) return core.json_encode { error = message }, true end
@@ -20,7 +36,14 @@ local function answer_of(tools, call, problem)
     return failed(("there is no tool %s; there are %s"):format(call.name, table.concat(plain.keys(tools), ", ")))
   end
   local ok, result = pcall(tool.fn, call.arguments, problem)
-  if not ok then return failed(tostring(result)) end
+  if ok and type(result) == "string" and as_utf8(result) ~= result then
+    ok, result = false, "the result is not UTF-8"
+  end
+  if not ok then
+    local message = as_utf8(tostring(result))
+    print_once(call.name, message)
+    return failed(message)
+  end
   if type(result) == "string" then return result, false end
   local is_json, encoded = pcall(core.json_encode, result)
   if result == nil or not is_json then
@@ -28,6 +51,16 @@ local function answer_of(tools, call, problem)
       result == nil and "nil" or "a " .. type(result) .. ": " .. tostring(encoded)))
   end
   return encoded, false
+end
+
+local function check_calls(calls)
+  local is_valid = type(calls) == "table"
+  for _, call in ipairs(is_valid and calls or {}) do
+    is_valid = is_valid and type(call) == "table" and (call.error or type(call.name) == "string"
+      and type(call.arguments) == "table")
+  end
+  plain.check(is_valid, '%s: parse must return an array of { name = "add", arguments = {...} } or { error = "..." }, '
+    .. "and the text without the calls", NAME)
 end
 
 --- Adds ids to an answer. Log-probabilities are those of the weights that wrote the ids, 0 for ids of tools.
@@ -47,17 +80,20 @@ local function call_tools(answer, calls, content, o, problem, turn)
     answer.is_cut = true
     return false
   end
-  local results = {}
+  local results, bytes = {}, 0
   for i, call in ipairs(calls) do
     local has_failed
     results[i], has_failed = run.alone(answer_of, o.by_name, call, problem)
+    bytes = bytes + #results[i]
     answer.tool_failures = answer.tool_failures + (has_failed and 1 or 0)
   end
   local message, answers = require("lockstep.text.chat.tools").messages(content, calls, results)
   answer.messages[#answer.messages] = message
   for _, one in ipairs(answers) do table.insert(answer.messages, one) end
-  local ids = o.chat:tool_results(problem.messages, calls, results, problem.options or { tools = o.schemas })
-  if #answer.ids + #ids >= o.max_new_tokens then
+  -- Megabytes take seconds to encode. No token has as many bytes as this.
+  local fits = bytes <= 1024 * (o.max_new_tokens - #answer.ids)
+  local ids = fits and o.chat:tool_results(problem.messages, calls, results, problem.options or { tools = o.schemas })
+  if not ids or #answer.ids + #ids >= o.max_new_tokens then
     answer.is_cut = true
     return false
   end
@@ -86,9 +122,10 @@ end
 ---       end })
 ---
 --- A problem has `prompt`, and for tools `messages`, and `options` of chat:encode if its prompt has others than the
---- tools. A function's error, an unknown tool and a call that cannot be read are results, {"error": ...}, and count as
---- `tool_failures`. `is_cut` marks answers that a limit ended: a call in the last turn, or a result that does not fit
---- in max_new_tokens. `messages` are those of the answer.
+--- tools. A function's error, a result that is not UTF-8, an unknown tool and a call that cannot be read are results,
+--- {"error": ...}, and count as `tool_failures`. The first failure of each tool is printed, too. `is_cut` marks answers
+--- that a limit ended: a call in the last turn, or a result that does not fit in max_new_tokens. `messages` are those
+--- of the answer.
 ---@param problems {prompt: models.Batch, messages: table[]?, options: table?}[]
 ---@param opts models.TurnOptions
 ---@return losses.Answer[]
@@ -126,6 +163,7 @@ function M.generate_turns(problems, opts)
       if has_tools then
         local written = o.tokenizer:decode(ids, { skip_special = true })
         local calls, content = o.parse(written)
+        check_calls(calls)
         answer.messages[#answer.messages + 1] = { role = "assistant", content = written }
         local has_ended = #ids < limits[k] or stops[ids[#ids]]
         if has_ended and #calls > 0 and call_tools(answer, calls, content, o, problems[i], turn) then

@@ -2,19 +2,28 @@
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local ffi = require "ffi"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local run = require "lockstep.run"
 
+ffi.cdef [[
+  int poll(void* fds, unsigned long count, int milliseconds);
+  int fileno(void* file);
+  long read(int file, void* bytes, unsigned long count);
+]]
+
 local NAME = "models.server"
 
-local M = {}
+local M = { wait_s = 30 } -- seconds without an answer, before a line says so
 
 ---@class models.Server
 ---@field kind "vllm"|"sglang"
 ---@field model string the name that requests give: the base model's, or that of the adapter which was loaded last
 ---@field private url string
 ---@field private parallel integer
+---@field private timeout_s number
+---@field private wait_s number
 ---@field private folder string? of requests and responses, on this machine
 ---@field private adapter string?
 ---@field private tag integer sets the adapters of this run apart from those that an earlier one left in the server
@@ -23,11 +32,31 @@ Server.__index = Server
 
 local function fail(message, ...) core.raise(NAME .. ": " .. message:format(...)) end
 
+--- Returns what curl prints, a line for each response. While curl runs, a line says so after `wait_s` seconds, and each
+--- time that this has doubled.
+local function read_output(pipe, wait_s, place, count)
+  local output, waited, from = "", 0, core.now()
+  local file = ffi.C.fileno(pipe)
+  local fd, bytes = ffi.new("int[2]", file, 1), ffi.new "char[4096]" -- struct pollfd: POLLIN in a short
+  while true do
+    if ffi.C.poll(fd, 1, math.min(wait_s, 1) * 1000) > 0 then
+      local size = tonumber(ffi.C.read(file, bytes, 4096)) -- what is there, maybe a part of a line
+      if size == 0 then return output end
+      output = output .. ffi.string(bytes, math.max(size, 0))
+    end
+    if core.now() - from >= math.max(wait_s, 2 * waited) then
+      waited = core.now() - from
+      io.stderr:write(("lockstep: %s: rank %d has waited %.0f s for %d answers of %s\n"):format(NAME, dist.rank(),
+        waited, count, place))
+    end
+  end
+end
+
 --- Sends requests, a child process of curl for all of them, and returns the decoded responses in their order. A request
---- is { path, body }, without a body a GET.
+--- is { path, body }, without a body a GET. A response that is no table of JSON is { text = ... }.
 ---@private
 ---@param requests {[1]: string, [2]: table?}[]
----@return any[]
+---@return table[]
 function Server:send(requests)
   if not self.folder then
     self.folder = ("%s/requests-%d"):format(run.dir, dist.rank())
@@ -41,6 +70,7 @@ function Server:send(requests)
     add("url", self.url .. request[1])
     add("noproxy", "*") -- a server of the same cluster
     add("connect-timeout", "20")
+    add("max-time", tostring(self.timeout_s))
     lines[#lines + 1] = ('write-out = "%d %%{http_code} %%{errormsg}\\n"'):format(i)
     add("output", path_of("response", i))
     written[#written + 1] = path_of("response", i)
@@ -52,9 +82,9 @@ function Server:send(requests)
     end
   end
   core.write_file(self.folder .. "/curl", { table.concat(lines, "\n"), "\n" })
-  local pipe = assert(io.popen(("curl --silent --parallel --parallel-max %d --config '%s/curl' 2>&1"):format(
-    self.parallel, self.folder:gsub("'", "'\\''"))))
-  local status, output = {}, run.alone(pipe.read, pipe, "*a")
+  local pipe = assert(io.popen(("curl --silent --no-progress-meter --parallel --parallel-max %d --config '%s/curl' "
+    .. "2>&1"):format(self.parallel, self.folder:gsub("'", "'\\''"))))
+  local status, output = {}, run.alone(read_output, pipe, self.wait_s, self.url .. requests[1][1], #requests)
   pipe:close()
   for i, code, message in output:gmatch "(%d+) (%d%d%d) ([^\n]*)\n" do status[tonumber(i)] = { code, message } end
   local results = {}
@@ -64,13 +94,14 @@ function Server:send(requests)
     if not code then
       fail("curl did not run (Debian: apt-get install curl): %s", output)
     elseif code == "000" then
-      fail("%s%s cannot be reached: %s", self.url, request[1], message)
+      fail("rank %d got no answer of %s%s: %s%s", dist.rank(), self.url, request[1], message,
+        message:find "^Operation timed out" and "; longer answers need a larger timeout_s" or "")
     elseif code:sub(1, 1) ~= "2" then
-      fail("%s%s answered with status %s: %s", self.url, request[1], code, text:sub(1, 500))
+      fail("%s%s answered rank %d with status %s: %s", self.url, request[1], dist.rank(), code, text:sub(1, 500))
     end
     local ok, value = pcall(core.json_decode, text, self.url .. request[1])
-    results[i] = ok and value or text
-    if ok and type(value) == "table" and value.success == false then -- of SGLang
+    results[i] = ok and type(value) == "table" and value or { text = text }
+    if results[i].success == false then -- of SGLang
       fail("%s%s did not succeed: %s", self.url, request[1], text:sub(1, 500))
     end
   end
@@ -81,6 +112,8 @@ end
 -- The parts that differ from server to server: a request, the ids and log-probabilities of its answer, new weights.
 local vllm, sglang = {}, {}
 local KINDS = { vllm = vllm, sglang = sglang }
+
+local function table_of(value) return type(value) == "table" and value or {} end
 
 -- Servers else take top_p and others from the model's generation_config.json, and the old log-probabilities of a loss
 -- are those of all tokens.
@@ -95,8 +128,8 @@ vllm.request = function(self, prompt, o)
 end
 
 vllm.read = function(response)
-  local choice = response.choices and response.choices[1] or {}
-  return choice.token_ids, choice.logprobs and choice.logprobs.token_logprobs
+  local choice = table_of(table_of(response.choices)[1])
+  return table_of(choice.token_ids), table_of(table_of(choice.logprobs).token_logprobs)
 end
 
 vllm.load = function(self, folder)
@@ -112,8 +145,8 @@ end
 
 sglang.read = function(response)
   local ids, log_probs = {}, {}
-  for i, token in ipairs(response.meta_info and response.meta_info.output_token_logprobs or {}) do
-    log_probs[i], ids[i] = token[1], token[2]
+  for i, token in ipairs(table_of(table_of(response.meta_info).output_token_logprobs)) do
+    log_probs[i], ids[i] = table_of(token)[1] or false, table_of(token)[2] or false
   end
   return ids, log_probs
 end
@@ -142,9 +175,21 @@ function Server:generate(prompts, opts)
   if #requests == 0 then return {}, {} end
   for i, response in ipairs(self:send(requests)) do
     local ids, log_probs = KINDS[self.kind].read(response)
-    if type(ids) ~= "table" or type(log_probs) ~= "table" or #ids == 0 or #ids ~= #log_probs then
-      fail("%s gave no ids with log-probabilities for prompt %d; vLLM needs return_token_ids (0.10.2 and newer). Its "
-        .. "answer: %s", self.url, i, core.json_encode(response):sub(1, 300))
+    local function fail_with(message, ...)
+      fail("%s gave rank %d %s for prompt %d. Its answer: %s", self.url, dist.rank(), message:format(...), i,
+        (response.text or core.json_encode(response)):sub(1, 300))
+    end
+    if #ids == 0 or #ids ~= #log_probs then
+      fail_with("%d ids and %d log-probabilities (vLLM needs return_token_ids, 0.10.2 and newer)", #ids, #log_probs)
+    elseif #ids > o.max_new_tokens[i] then
+      fail_with("%d ids, more than max_new_tokens = %d,", #ids, o.max_new_tokens[i])
+    end
+    for k, id in ipairs(ids) do
+      if not plain.is_whole(id, 0) then fail_with("the id %s", tostring(id)) end
+      local log_prob = log_probs[k]
+      if type(log_prob) ~= "number" or log_prob - log_prob ~= 0 or log_prob > 1e-3 then
+        fail_with("the log-probability %s of an id", tostring(log_prob))
+      end
     end
     all_ids[i], all_log_probs[i] = ids, log_probs
   end
@@ -177,19 +222,23 @@ end
 ---
 ---     local server = models.server("http://127.0.0.1:8000")
 ---@param url string without a path: "http://node7:8000"
----@param opts {parallel: integer?}? requests at a time; default 256
+---@param opts {parallel: integer?, timeout_s: number?}? parallel: requests at a time, default 256; timeout_s: most time
+---that a response may take, default 1800
 ---@return models.Server
 function M.server(url, opts)
-  local o = options.read(NAME, opts, { parallel = 256 })
+  local o = options.read(NAME, opts, { parallel = 256, timeout_s = 1800 })
   plain.check(type(url) == "string" and url:find "^https?://[%w%.%-_:%[%]]+/?$",
     '%s: the address must be like "http://127.0.0.1:8000", not %s', NAME, url)
   plain.check(plain.is_whole(o.parallel, 1) and o.parallel <= 300,
     "%s: parallel must be a whole number from 1 to 300, not %s", NAME, o.parallel) -- 300 is curl's limit
-  local self = setmetatable({ url = url:gsub("/$", ""), parallel = o.parallel }, Server)
-  local listed = self:send({ { "/v1/models" } })[1]
-  local first = type(listed) == "table" and type(listed.data) == "table" and listed.data[1] or {}
+  plain.check(type(o.timeout_s) == "number" and o.timeout_s > 0 and o.timeout_s < math.huge,
+    "%s: timeout_s must be a number above 0, not %s", NAME, o.timeout_s)
+  local self = setmetatable({ url = url:gsub("/$", ""), parallel = o.parallel, timeout_s = o.timeout_s,
+    wait_s = M.wait_s }, Server)
+  local first = table_of(table_of(self:send({ { "/v1/models" } })[1].data)[1])
   plain.check(KINDS[first.owned_by], "%s: %s is a server of %s, not of vllm or sglang", NAME, url,
-    first.owned_by or "an unknown kind")
+    tostring(first.owned_by or "an unknown kind"))
+  plain.check(type(first.id) == "string", "%s: %s names no model in /v1/models", NAME, url)
   self.kind, self.model, self.tag = first.owned_by, first.id, dist.all_gather_object(os.time())[1]
   return self
 end

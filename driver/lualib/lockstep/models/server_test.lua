@@ -83,9 +83,37 @@ t.test("WeightsAndAdaptersAreLoadedFromAFolder", function()
       t.equal(requests[6].path, paths[3])
       t.equal(requests[6].body.model_path or requests[6].body.kwargs.weights_path, "/w/step-000003")
       t.equal({ #second, requests[7] and requests[7].path }, { 5, kind == "vllm" and "/reset_prefix_cache" or nil })
-      t.raises(kind == "vllm" and "/collective_rpc answered with status 404: {\"error\": \"none\"}"
+      t.raises(kind == "vllm" and "/collective_rpc answered rank 0 with status 404: {\"error\": \"none\"}"
         or "/update_weights_from_disk did not succeed: {\"success\": false, \"message\": \"no such folder\"}",
         server.load, server, "/w/broken")
+    end)
+  end
+end)
+
+t.test("BrokenAndLateAnswersNameTheServerAndTheRank", function()
+  for _, kind in ipairs { "vllm", "sglang" } do
+    os.execute(("rm -rf '%s/%s'"):format(run.dir, kind))
+    with_server(kind, function(url)
+      local server = models.server(url, { timeout_s = 5 })
+      local function raises(number, expected)
+        local prompt = { input_ids = torch.tensor({ number }, { dtype = torch.int64 }) }
+        t.raises(expected, server.generate, server, { prompt }, { max_new_tokens = { 1 } })
+      end
+      raises(1000, 'answered rank 0 with status 500: {"error": "out of memory"}')
+      raises(1001, url .. ' gave rank 0 0 ids and 0 log-probabilities (vLLM needs return_token_ids, 0.10.2 and newer) '
+        .. 'for prompt 1. Its answer: "login"')
+      raises(1002, "Its answer: true")
+      raises(1003, "gave rank 0 0 ids and 0 log-probabilities")
+      if kind == "vllm" then raises(1004, "gave rank 0 2 ids and 1 log-probabilities") end
+      raises(1005, kind == "vllm" and "gave rank 0 the log-probability userdata" or "the log-probability userdata")
+      raises(1006, "gave rank 0 the id a for prompt 1")
+      raises(1007, "gave rank 0 2 ids, more than max_new_tokens = 1, for prompt 1")
+
+      server.wait_s, server.timeout_s = 0.01, 1
+      local _, heard = t.listening(raises, 1999, "rank 0 got no answer of " .. url)
+      t.truthy(heard:find("models.server: rank 0 has waited %d s for 1 answers of http"), heard)
+      server.timeout_s = 0.1
+      raises(1999, "; longer answers need a larger timeout_s")
     end)
   end
 end)
@@ -93,7 +121,8 @@ end)
 t.test("WhatIsNoServerIsNamed", function()
   t.raises('the address must be like "http://127.0.0.1:8000", not localhost', models.server, "localhost")
   t.raises("parallel must be a whole number from 1 to 300", models.server, "http://a", { parallel = 0 })
-  t.raises("http://127.0.0.1:1/v1/models cannot be reached: ", models.server, "http://127.0.0.1:1")
+  t.raises("timeout_s must be a number above 0, not 0", models.server, "http://a", { timeout_s = 0 })
+  t.raises("rank 0 got no answer of http://127.0.0.1:1/v1/models: ", models.server, "http://127.0.0.1:1")
   with_server("other", function(url)
     t.raises("is a server of other, not of vllm or sglang", models.server, url)
   end)

@@ -454,6 +454,9 @@ end
 ---@param x torch.Tensor
 ---@return torch.Tensor
 function M.row(owner, layer, x)
+  plain.check(x:size(-1) == layer.weight:size(1), 'sharding.tensor_parallel: a "row" layer takes a part of the '
+    .. 'features on each of %d ranks, %d, and was given %d; the layer before it must be a "column" layer', owner.size,
+    layer.weight:size(1), x:size(-1))
   local y = leave(owner, with_update(layer, x, fused.linear(x, layer.weight), owner))
   if layer.bias then y = y + layer.bias end
   return y

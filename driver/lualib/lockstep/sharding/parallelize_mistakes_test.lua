@@ -58,6 +58,15 @@ t.test("FusedWeightsAndSinksThatDoNotDivideAreErrors", function()
   refused('"model.layers.0.mlp.gate_up_proj": its sections, of 60 output features, are for a "column" layer with as '
     .. 'many, not for a "column" layer with 72', "phi3",
     function(layer) layer.mlp.gate_up_proj.sections = { 30, 30 } end)
+  for _, case in ipairs { { { 108, -36 }, "[2] must be a whole number of at least 1, not -36" },
+    { { 36.5, 35.5 }, "[1] must be a whole number of at least 1, not 36.5" },
+    { "x", " must be an array of the output features of each weight, not a string" } } do
+    refused('"model.layers.0.mlp.gate_up_proj": sections' .. case[2], "phi3",
+      function(layer) layer.mlp.gate_up_proj.sections = case[1] end)
+  end
+  local half = sharding.parallelize(load "phi3", TP, { plan = { ["layers.*.mlp.down_proj"] = "row" } })
+  t.raises('a "row" layer takes a part of the features on each of 2 ranks, 18, and was given 36; the layer before it '
+    .. 'must be a "column" layer', half, { input_ids = torch.arange(8) })
   refused('"model.layers.0.self_attn.sinks" is a parameter of several modules', "gpt_oss",
     function(layer) layer.mlp.shared = layer.self_attn.sinks end)
   refused('"model.layers.0.self_attn.q_proj" is a column layer, but "model.layers.0.self_attn.kv_b_proj" is not',

@@ -121,7 +121,11 @@ local CLASSES = { column = { class = nn.RMSNorm, parameter = true, text = ", an 
 --- Raises unless the weights that are one behind another in a layer can each be divided.
 local function check_sections(one, size, features)
   local sum = 0
-  for _, section in ipairs(one.sections or {}) do
+  check(one.sections == nil or type(one.sections) == "table", '"%s": sections must be an array of the output features '
+    .. "of each weight, not a %s", one.name, type(one.sections))
+  for i, section in ipairs(one.sections or {}) do
+    check(plain.is_whole(section, 1), '"%s": sections[%d] must be a whole number of at least 1, not %s', one.name, i,
+      tostring(section))
     sum = sum + section
     check(section % size == 0, '"%s": a section of %d output features cannot be divided by %d ranks', one.name, section,
       size)

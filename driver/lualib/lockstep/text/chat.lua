@@ -25,6 +25,8 @@ local M = {}
 ---@field private compiled table<string, lockstep.jinja.Template>
 ---@field private recognised table<string, string> names of renderers
 ---@field private tokenizer_ text.Tokenizer?
+---@field private has_warned boolean? of tools that the template leaves out
+---@field private control_tokens string[]? what results of tools must not spell
 local Chat = {}
 Chat.__index = Chat
 
@@ -79,6 +81,13 @@ function Chat:variables(caller, messages, opts)
   variables.messages = messages_of.prepare(caller, messages)
   variables.tools, variables.documents = messages_of.list(o.tools), messages_of.list(o.documents)
   variables.tools = variables.tools == nil and core.null or variables.tools
+  if type(variables.tools) == "table" and not o.renderer and not template.names.tools and not self.has_warned then
+    self.has_warned = true
+    if tonumber(os.getenv "RANK" or 0) == 0 then
+      io.stderr:write(("lockstep: warning: %s: %s does not mention tools, so the model is not told of them; describe "
+        .. "them in a message, or give the folder a template with tools\n"):format(caller, template.name))
+    end
+  end
   variables.documents = variables.documents == nil and core.null or variables.documents
   variables.add_generation_prompt = o.generation_prompt or false
   return template, variables
@@ -264,7 +273,7 @@ function Chat:encode(messages, opts)
   if process and process.config.image_seq_length then
     text, spans, seen = pictures.write(text, spans, found, self.picture_tokens, process)
   end
-  local ids = tokenizer:encode(text, { special = false })
+  local ids = #spans == 0 and tools.encode(tokenizer, text) or tokenizer:encode(text, { special = false })
   local sample = { input_ids = ids, loss_mask = spans_of.mask(tokenizer, ids, text, spans) }
   if seen then return pictures.mark(sample, seen, self.picture_tokens, tokenizer, process) end
   return process and pictures.add(sample, found, tokenizer, process) or sample
@@ -272,6 +281,8 @@ end
 
 --- Returns the ids that stand between a turn of the assistant with calls of tools and its next turn: the results, as
 --- messages of the role "tool", and the header of an answer. What the model wrote stays as it is: append the ids to it.
+--- A special token that a result spells, or another added token that the template writes, is ordinary text there: a
+--- result cannot end its turn or begin another one.
 ---
 ---     local ids = chat:tool_results(messages, text.tool_calls(written), { "4" }, { tools = schemas })
 ---@param messages table[] before the assistant's turn

@@ -114,6 +114,51 @@ function M.messages(content, calls, results)
   return { role = "assistant", content = content, tool_calls = listed }, answers
 end
 
+-- Characters for private use that no text has: a token does not reach across them.
+local BREAK = "\238\128\128\239\163\191\238\128\128"
+
+--- Returns the tokens that a result must not spell: special ones, and others that the template writes.
+local function control_tokens(chat)
+  local tokens, sources = {}, {}
+  for _, template in pairs(chat.sources) do sources[#sources + 1] = template.source end
+  local path, written = chat.dir .. "/tokenizer.json", table.concat(sources)
+  local text = plain.read_file(path)
+  for _, token in ipairs(plain.given((text and core.json_decode(text, path) or {}).added_tokens) or {}) do
+    local content = token.content
+    if token.special or content:find "%S" and written:find(content, 1, true) then tokens[#tokens + 1] = content end
+  end
+  return tokens
+end
+
+--- Returns results in which each control token is broken behind its first character.
+local function break_tokens(chat, results)
+  chat.control_tokens = chat.control_tokens or control_tokens(chat)
+  local broken = {}
+  for i, result in ipairs(results) do
+    for _, token in ipairs(chat.control_tokens) do
+      if result:find(token, 1, true) then
+        local first, rest = token:match "^(.[\128-\191]*)(.*)$"
+        result = result:gsub((token:gsub("%p", "%%%0")), ((first .. BREAK .. rest):gsub("%%", "%%%%")))
+      end
+    end
+    broken[i] = result
+  end
+  return broken
+end
+
+--- Returns the ids of a text. No token reaches across a break, and breaks have no ids.
+---@param tokenizer text.Tokenizer
+---@param text string
+---@return integer[]
+function M.encode(tokenizer, text)
+  if not text:find(BREAK, 1, true) then return tokenizer:encode(text, { special = false }) end
+  local ids = {}
+  for part in (text .. BREAK):gmatch("(.-)" .. BREAK) do
+    for _, id in ipairs(tokenizer:encode(part, { special = false })) do ids[#ids + 1] = id end
+  end
+  return ids
+end
+
 --- Returns the ids between a turn of the assistant and its next one: see chat:tool_results.
 ---@param chat lockstep.text.Chat
 ---@param messages table[]
@@ -124,7 +169,7 @@ end
 function M.results(chat, messages, calls, results, opts)
   plain.check(#calls > 0 and #calls == #results, "chat:tool_results: %d results for %d calls", #results, #calls)
   local all = { unpack(messages) }
-  local turn, answers = M.messages("", calls, results)
+  local turn, answers = M.messages("", calls, break_tokens(chat, results))
   all[#all + 1] = turn
   for _, answer in ipairs(answers) do all[#all + 1] = answer end
   local sample = chat:encode(all, plain.copy(opts or {}, { loss = "last", generation_prompt = false }))
