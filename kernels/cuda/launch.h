@@ -25,7 +25,7 @@ void LaunchKernel(void (*kernel)(Parameters...), const Geometry& geometry,
 
 }  // namespace lockstep::kernels
 
-#else
+#elif defined(LOCKSTEP_CUDA_ON_CPU)  // by testing/on_cpu.bzl
 #include "kernels/cuda/testing/cuda_on_cpu.h"
 #endif
 

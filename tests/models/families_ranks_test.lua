@@ -17,7 +17,7 @@ local PROMPTS = { { 3, 1, 4, 1, 5, 9, 2 }, { 1, 5 } }
 --- What sharding.tensor_parallel says of folders that two ranks cannot divide, or that have no plan.
 local ODD_HEADS = "3 heads cannot be divided by 2 ranks"
 local REFUSED = { deepseek_v3 = ODD_HEADS, deepseek_v3_plain = ODD_HEADS,
-  qwen3_next = "has no plan of its own, and a plan would not be right" }
+  qwen3_next = "says that its layers cannot be split" }
 
 local function difference(a, b) return (a - b):abs():max():item() end
 
@@ -90,6 +90,8 @@ for _, sizes in ipairs { { pp = 2 }, { ep = 2 } } do
 end
 
 t.test("AStateIsNotCutIntoChunks", function()
-  t.raises("the attention of a Qwen3NextForCausalLM needs whole sequences; take cp = 1", sharding.parallelize,
-    parity.load "qwen3_next", sharding.grid { cp = 2 })
+  local net, reason = parity.load "qwen3_next", "layers of a Qwen3NextForCausalLM pass a state along the sequence"
+  t.raises(reason .. ", which chunks do not hand on; take cp = 1", sharding.parallelize, net, sharding.grid { cp = 2 })
+  t.raises(reason .. ", which chunks do not hand on; take whole sequences", sharding.context_parallel, nil, net,
+    { input_ids = torch.arange(8) })
 end)

@@ -12,6 +12,7 @@
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/testing/emulator.h"
 
+// NOLINTBEGIN(bugprone-reserved-identifier): the names are CUDA's.
 #define __device__
 #define __global__
 #define __grid_constant__
@@ -75,5 +76,7 @@ void LaunchKernel(void (*kernel)(Parameters...), const Geometry& geometry,
 }
 
 }  // namespace lockstep::kernels
+
+// NOLINTEND(bugprone-reserved-identifier)
 
 #endif  // LOCKSTEP_KERNELS_CUDA_TESTING_CUDA_ON_CPU_H_

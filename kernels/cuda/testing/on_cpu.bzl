@@ -32,6 +32,7 @@ def cuda_on_cpu_library(name, srcs, hdrs = [], textual_hdrs = [], deps = []):
         srcs = srcs,
         hdrs = hdrs,
         copts = _COPTS,
+        local_defines = ["LOCKSTEP_CUDA_ON_CPU"],
         textual_hdrs = textual_hdrs,
         deps = deps + ["//kernels/cuda/testing:emulator"],
     )

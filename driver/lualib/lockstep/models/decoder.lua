@@ -198,6 +198,7 @@ end
 ---@class models.CausalLM: nn.Module
 ---@field config table<string, any> as config.json has it
 ---@field needs_whole_sequences boolean? attention cannot see chunks, but by all-to-all over heads
+---@field has_states boolean? layers pass a state along the sequence: no chunks at all
 ---@field settings table<string, any> the values of `keys`, and what `read` adds
 ---@field is_unread (fun(self, name: string): boolean|string)? of architectures whose folders hold tensors that take
 --- no part; a string is what a printed line calls them
@@ -387,7 +388,11 @@ function CausalLM:read_batch(batch)
   if batch.shares then check_shares(self, batch) end
   local tokens, device = batch.input_ids:size(0), self.stage_device or self:decoder().embed_tokens.weight.device
   local current = chunks.current()
-  if current then splits.check_same_parts("sharding.context_parallel", self, current.group) end
+  if current then
+    check(not self.has_states or current.size == 1, "layers of a %s pass a state along the sequence, which chunks do "
+      .. "not hand on; take whole sequences", self.class_name)
+    splits.check_same_parts("sharding.context_parallel", self, current.group)
+  end
   local is_whole = not current or current.table ~= nil
   local whole = is_whole and tokens or chunks.whole(current, tokens)
   local seq_lens, sum = batch.seq_lens or { whole }, 0

@@ -27,6 +27,9 @@ function Qwen3Moe.read(c)
 end
 
 --- Whether a layer has experts, by its index from 0.
+---@param c table<string, any>
+---@param index integer
+---@return boolean
 local function is_sparse(c, index)
   for _, dense in ipairs(c.mlp_only_layers) do
     if dense == index then return false end

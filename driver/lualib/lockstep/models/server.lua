@@ -15,7 +15,9 @@ ffi.cdef [[
 
 local NAME = "models.server"
 
-local M = { wait_s = 30 } -- seconds without an answer, before a line says so
+local M = {}
+--- Seconds without an answer, before a line says so.
+M.wait_s = 30
 
 ---@class models.Server
 ---@field kind "vllm"|"sglang"

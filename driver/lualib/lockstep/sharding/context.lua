@@ -99,6 +99,8 @@ function M.attach(caller, model, members, form)
     "%s: cp needs a language model of models.load, not a %s; for other modules use sharding.context_parallel", caller,
     model.class_name)
   if members.size == 1 then return model end
+  plain.check(not model.has_states, "%s: layers of a %s pass a state along the sequence, which chunks do not hand on; "
+    .. "take cp = 1", caller, model.class_name)
   if model.needs_whole_sequences then
     local owner = splits.owner_of(model)
     local heads = model.settings.num_attention_heads / (owner and owner.size or 1)

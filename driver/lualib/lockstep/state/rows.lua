@@ -12,7 +12,8 @@ local splits = require "lockstep.nn.splits"
 
 local M = {}
 
-local NAME = "rng.grid"
+--- The name of a saved grid and its random numbers among the contents of a state.
+M.NAME = "rng.grid"
 
 --- The axes of a rank's number, the fastest first, as in sharding.grid.
 local AXES = { "tp", "cp", "dp", "pp" }
@@ -41,7 +42,7 @@ end
 ---@return table<string, {bytes: string, tensors: torch.Tensor[]}>
 function M.values(objects)
   local bytes, inside = core_state.encode(sizes_of(objects), "run:save")
-  return { [NAME] = { bytes = bytes, tensors = inside } }
+  return { [M.NAME] = { bytes = bytes, tensors = inside } }
 end
 
 local function text_of(sizes)
@@ -121,7 +122,5 @@ function M.plan(saved, world, objects)
   end
   return plan
 end
-
-M.NAME = NAME
 
 return M

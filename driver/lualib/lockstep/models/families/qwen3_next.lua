@@ -184,7 +184,8 @@ end
 ---@class models.Qwen3Next: models.Qwen3Moe
 local Qwen3Next = qwen3_moe.Qwen3Moe:subclass(NAME)
 Qwen3Next.model_type = "qwen3_next"
-Qwen3Next.needs_whole_sequences = true -- for cp: a state has seen all tokens before
+Qwen3Next.needs_whole_sequences = true
+Qwen3Next.has_states = true -- a state has seen all tokens before
 Qwen3Next.tensor_plan = false -- the rows of in_proj_qkvz lie by heads of keys, and a convolution follows
 Qwen3Next.splits_tokens = false
 Qwen3Next.keys = decoder.keys { attention_bias = false, head_dim = 256, num_key_value_heads = 2,
