@@ -272,6 +272,7 @@ struct AdamW {
         if constexpr (std::is_same_v<Amount, First>) {
           count = amount.count;
         } else if (reinterpret_cast<uintptr_t>(at) % alignof(decltype(rounded)) == 0) {
+          static_assert(sizeof(rounded) == P::kSize * sizeof(uint16_t), "no padding is stored");
           *reinterpret_cast<decltype(rounded)*>(at) = rounded;
           return;
         }

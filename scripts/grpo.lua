@@ -97,7 +97,9 @@ end
 local function score_group(group)
   local problem = task.problem(group.problem)
   for i, answer in ipairs(group.answers) do
-    if not answer.reward then score(answer, problem, ("answer %d to problem %d"):format(i, group.problem)) end
+    if type(answer.reward) ~= "number" then -- absent, or null in a line of another engine
+      score(answer, problem, ("answer %d to problem %d"):format(i, group.problem))
+    end
     answer.messages = nil
   end
   return group

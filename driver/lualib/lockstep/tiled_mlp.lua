@@ -307,6 +307,9 @@ function M.cross_entropy(opts)
   if known ~= nil and not plain.is_whole(known, 0) then
     core.raise("tiled_mlp.cross_entropy: count must be a whole number of labels, not " .. tostring(known))
   end
+  if o.label_smoothing and not (o.label_smoothing >= 0 and o.label_smoothing <= 1) then
+    core.raise(("tiled_mlp.cross_entropy: label_smoothing must be from 0 to 1, not %g"):format(o.label_smoothing))
+  end
   if o.tile_tokens == 0 then core.raise("tiled_mlp.cross_entropy: tile_tokens must be at least 1, not 0") end
   local divisor = o.divisor and torch.tensor(o.divisor, { dtype = torch.float64 })
   if o.over_ranks then

@@ -357,6 +357,16 @@ t.test("AMeanOfOneValueHasNoDeviation", function()
   t.equal(counts.unrewarded_answers, 1)
 end)
 
+t.test("NullsOfAnotherEnginesLinesAreAbsent", function()
+  local o = { prompt = function() return { input_ids = torch.arange(2) } end, seq_len = 8 }
+  local answer = { ids = { 1 }, reward = 2, rewards = core.null, loss_mask = core.null }
+  local other = { ids = { 1 }, reward = 0 }
+  local samples, reward = losses.rollouts({ { answers = { answer, other } } }, o)
+  t.equal({ samples[1].loss_mask:totable(), reward }, { { false, false, true }, 1 })
+  answer.reward = core.null
+  t.raises("answer 1 of a group has no reward", losses.rollouts, { { answers = { answer, other } } }, o)
+end)
+
 t.test("WhatAFunctionMustNotReturnIsNamedWithTheAnswer", function()
   local function score(value, place)
     losses.reward_functions { { name = "short", fn = function() return 1 end },

@@ -22,7 +22,7 @@ local I64 = { dtype = torch.int64 }
 ---@field answers losses.Answer[] to one problem
 
 local function check_length(answer, name)
-  local values = answer[name]
+  local values = plain.given(answer[name])
   if #(values or {}) ~= #answer.ids then
     core.raise(("%s: an answer has %d ids and %s; every id needs one%s"):format(NAME, #answer.ids, values and
       #values .. " " .. name or "no " .. name, name == "log_probs" and ", under the weights that drew it" or ""))
@@ -35,7 +35,7 @@ local function sample_of(prompt, answer, advantage, with_log_probs)
   if with_log_probs then check_length(answer, "log_probs") end
   local ids = torch.cat { prompt.input_ids, torch.tensor(answer.ids, I64) }
   local mask = torch.arange(ids:size(0)):ge(before)
-  if answer.loss_mask then
+  if plain.given(answer.loss_mask) then
     check_length(answer, "loss_mask")
     mask = torch.cat { mask:narrow(0, 0, before), torch.tensor(answer.loss_mask):bool() }
   end
@@ -102,11 +102,11 @@ local function rollouts(groups, opts)
   for _, group in ipairs(groups) do
     local prompt, rewards = o.prompt(group), {}
     for i, answer in ipairs(group.answers) do
-      rewards[i] = answer.reward or core.raise(("%s: answer %d of a group has no reward"):format(NAME, i))
+      rewards[i] = plain.given(answer.reward) or core.raise(("%s: answer %d of a group has no reward"):format(NAME, i))
       if answer.is_cut or #answer.ids >= o.max_new_tokens and not stops[answer.ids[#answer.ids]] then
         count("cut_answers", 1)
       end
-      if answer.rewards then count("unrewarded_answers", collect(by_name, answer.rewards) and 0 or 1) end
+      if plain.given(answer.rewards) then count("unrewarded_answers", collect(by_name, answer.rewards) and 0 or 1) end
       for _, name in ipairs { "tool_calls", "tool_failures" } do
         if answer[name] then count(name, answer[name]) end
       end

@@ -366,6 +366,8 @@ end
 --- Throws where a batch has parts of samples, and the model, or the way it is run, needs whole ones.
 local function check_shares(self, batch)
   local advice = "; prepare the micro-batches without split"
+  check(not self.has_states, "layers of a %s pass a state along the sequence, but the batch has shares of samples%s",
+    self.class_name, advice)
   check(not self.needs_whole_sequences, "the attention of a %s needs whole sequences, but the batch has shares of "
     .. "samples%s", self.class_name, advice)
   check(not (self.rotary.long_frequencies or self.rotary.ntk), "the frequencies of this %s depend on the length of a "

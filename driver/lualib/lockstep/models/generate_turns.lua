@@ -152,6 +152,7 @@ function M.generate_turns(problems, opts)
       local prompt, ids = problems[i].prompt, answers[i].ids
       prompts[k] = #ids == 0 and prompt or plain.copy(prompt, {
         input_ids = torch.cat { prompt.input_ids, torch.tensor(ids, { dtype = torch.int64 }) } })
+      if #ids > 0 then prompts[k].position_ids = nil end -- those of the prompt alone; generate counts them anew
       limits[k] = o.max_new_tokens - #ids
     end
     local drawn, log_probs = o.generate(prompts, limits, turn)

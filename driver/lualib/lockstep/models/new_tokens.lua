@@ -44,9 +44,10 @@ local function are_like(values, ...)
 end
 
 --- Returns a function for the attention of a layer with its norm, or nil.
-local function attention_of(kernels, decoder, layer, cache)
+local function attention_of(kernels, decoder, layer, cache, settings)
   local attention, norm = layer.self_attn, layer.input_layernorm
   if not is_plain(decoder.Attention, attention) or not is_plain(nn.RMSNorm, norm) or attention.scale then return nil end
+  if (settings.rotary_dim or settings.head_dim) ~= settings.head_dim then return nil end -- the kernel turns whole heads
   local weights, biases = read_linears(attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
   if not weights or not (#biases == 0 or #biases >= 3) then return nil end
   local head_norms = {}
@@ -84,7 +85,7 @@ function M.layers(model, cache)
   local decoder = require "lockstep.models.decoder" -- which requires this file
   local found, kernels = {}, fused.kernels_of("cpu")
   for _, layer in ipairs(kernels and model:decoder().layers or {}) do
-    local attend = is_plain(decoder.Layer, layer) and attention_of(kernels, decoder, layer, cache)
+    local attend = is_plain(decoder.Layer, layer) and attention_of(kernels, decoder, layer, cache, model.settings)
     if attend then
       local mlp = mlp_of(kernels, decoder, layer, cache)
       found[layer] = function(x, pass)

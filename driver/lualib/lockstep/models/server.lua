@@ -1,5 +1,6 @@
 --- models.server: answers of a model that an inference server holds, and new weights for it.
 
+local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local ffi = require "ffi"
@@ -93,8 +94,10 @@ function Server:send(requests)
   for i, request in ipairs(requests) do
     local code, message = unpack(status[i] or {})
     local text = plain.read_file(path_of("response", i)) or ""
-    if not code then
+    if not code and not next(status) then
       fail("curl did not run (Debian: apt-get install curl): %s", output)
+    elseif not code then
+      fail("curl ended on rank %d before it had the answer of %s%s: %s", dist.rank(), self.url, request[1], output)
     elseif code == "000" then
       fail("rank %d got no answer of %s%s: %s%s", dist.rank(), self.url, request[1], message,
         message:find "^Operation timed out" and "; longer answers need a larger timeout_s" or "")
@@ -209,13 +212,12 @@ function Server:load(folder, is_adapter)
     .. "/" .. folder
   local name, before = is_adapter and ("%s-%d"):format(folder:match "([^/]+)/*$", self.tag) or nil, self.adapter
   local prefix = self.kind == "vllm" and "/v1" or ""
-  if dist.rank() == 0 and not is_adapter then
-    KINDS[self.kind].load(self, path)
-  elseif dist.rank() == 0 then
+  agreement.together(NAME, function()
+    if dist.rank() > 0 then return end
+    if not is_adapter then return KINDS[self.kind].load(self, path) end
     self:send { { prefix .. "/load_lora_adapter", { lora_name = name, lora_path = path } } }
     if before then self:send { { prefix .. "/unload_lora_adapter", { lora_name = before } } } end
-  end
-  dist.barrier()
+  end)
   self.adapter, self.model = name or before, name or self.model
 end
 

@@ -182,6 +182,7 @@ end
 
 -- Batches -------------------------------------------------------------------------------------------------
 
+--- Raises where chunks of a batch are in force without the whole batch, which places of pictures need.
 local function refuse_chunks()
   local current = chunks.current()
   if current and current.table then return end -- the batch is whole
@@ -275,7 +276,8 @@ local function insert(self, x, visual, tokens)
 end
 
 --- What architectures with positions of another kind need for `inputs` of their own.
-M.parts = { find = find, insert = insert, has_visuals = has_visuals, check_text = check_text }
+M.parts = { find = find, insert = insert, has_visuals = has_visuals, check_text = check_text,
+  refuse_chunks = refuse_chunks }
 
 --- The angles of each token: each frequency turns with one of the three positions.
 local function angles_of(self, positions)

@@ -1,5 +1,6 @@
 --- The experts of a mixture on several ranks: the axis `ep` of sharding.parallelize.
 
+local adapted = require "lockstep.lora.experts"
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local expert_units = require "lockstep.sharding.expert_units"
@@ -37,6 +38,10 @@ function M.divide(net, group, has_values)
     core.raise(CALLER .. ("ep is %d, but %s has no mixture of experts"):format(owner.size, net.class_name))
   end
   for _, one in ipairs(found) do
+    if adapted.of(one.module) then
+      core.raise(CALLER .. ('"%s" has adapters of its experts, which ep does not divide; give lora.apply other targets')
+        :format(one.name))
+    end
     local count = one.module.gate_up_proj:size(0)
     if count % owner.size ~= 0 then
       core.raise(CALLER .. ('"%s": %d experts cannot be divided by ep %d'):format(one.name, count, owner.size))

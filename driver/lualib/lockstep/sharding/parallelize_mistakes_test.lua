@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local lora = require "lockstep.lora"
 local models = require "lockstep.models"
 local nn = require "lockstep.nn"
 local sharding = require "lockstep.sharding"
@@ -27,6 +28,23 @@ t.test("ModelsThatAnAxisCannotTakeAreErrors", function()
     .. 'alone gives it: take cp = "all_to_all"', sharding.parallelize, load "gemma3_vision", CP, { cp = "ring" })
   t.raises("but Gemma3ForConditionalGeneration has no mixture of experts", sharding.parallelize,
     load "gemma3_vision", EP)
+end)
+
+t.test("AdaptersOfExpertsAreNotDivided", function()
+  local net = load "qwen3_moe"
+  lora.apply(net, { r = 2, targets = {}, parameters = { "experts.gate_up_proj" } })
+  t.raises('"model.layers.0.mlp.experts" has adapters of its experts, which ep does not divide', sharding.parallelize,
+    net, EP)
+end)
+
+t.test("FieldsOfAUsersNetAreNotThoseOfAPipeline", function()
+  local net = load "qwen3"
+  net.tied, net.part = true, "language"
+  local model = sharding.parallelize(net, TP)
+  local loss = sharding.accumulate(model, { { input_ids = torch.arange(8) } }, 7, function(b)
+    return model(b, "loss")
+  end)
+  t.truthy(loss:item() > 0)
 end)
 
 t.test("NoiseOnEmbeddingsNeedsWholeSequencesAndTheWholeModel", function()

@@ -257,18 +257,19 @@ end
 --- Tries every ep of a grid.
 local function try_experts(search, tp, cp, pp, found)
   local dp, shape = search.gpus / (tp * cp * pp), search.shape
+  if dp % 1 ~= 0 or (search.wanted.dp or dp) ~= dp then return end
   if cp > 1 and shape.model.has_states then
     search.losers[#search.losers + 1] = { grid = { tp = tp, cp = cp, pp = pp, dp = dp },
       why = ("layers of %s pass a state along the sequence, which chunks do not hand on"):format(
         shape.model.class_name) }
     return
-  elseif cp > 1 and shape.model.needs_whole_sequences and shape.heads / tp % cp ~= 0 then
+  end
+  if cp > 1 and shape.model.needs_whole_sequences and shape.heads / tp % cp ~= 0 then
     search.losers[#search.losers + 1] = { grid = { tp = tp, cp = cp, pp = pp, dp = dp },
       why = ("the attention of %s needs whole sequences, and tp %d x cp %d does not divide its %d query heads"):format(
         shape.model.class_name, tp, cp, shape.heads) }
     return
   end
-  if dp % 1 ~= 0 or (search.wanted.dp or dp) ~= dp then return end
   if search.num_sequences % dp ~= 0 then
     search.losers[#search.losers + 1] = { grid = { tp = tp, cp = cp, pp = pp, dp = dp },
       why = ("dp %d does not divide the %d sequences of a step"):format(dp, search.num_sequences) }

@@ -83,7 +83,8 @@ function M.find(model, plan, is_own)
   end
   for name, module in model:named_modules() do
     look_at(name, module)
-    local fields = nn.fields(module)
+    -- The experts of a mixture lie in one tensor; ep divides them.
+    local fields = module.holds_experts and {} or nn.fields(module)
     for _, field in ipairs(plain.keys(fields, function(field) return torch.is_tensor(fields[field]) end)) do
       look_at(name == "" and field or name .. "." .. field, fields[field])
     end

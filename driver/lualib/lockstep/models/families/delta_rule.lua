@@ -96,7 +96,10 @@ local function remembered(make)
       core.raise "models: lockstep.graph cannot record layers with a state, such as Qwen3-Next's; run them without it"
     end
     local asked = table.concat({ table.concat(seq_lens, ","), ... }, " ")
-    if asked ~= key or last.tokens:is_inference() then key, last = asked, make(seq_lens, ...) end
+    -- Backward does not take what was made in inference mode.
+    if asked ~= key or last.tokens:is_inference() and torch.is_grad_enabled() then
+      key, last = asked, make(seq_lens, ...)
+    end
     return last
   end
 end

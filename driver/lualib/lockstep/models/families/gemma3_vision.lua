@@ -240,12 +240,14 @@ function Gemma3Vision:inputs(batch)
   if self.part == "visual" then
     fail 'the part "visual" has no language model; model:visual(batch) returns its tokens'
   end
+  local has_visuals = parts.has_visuals(batch)
+  if has_visuals then parts.refuse_chunks() end
   local ids, positions, seq_lens = self:read_batch(batch)
   if positions:dim() ~= 1 then fail("position_ids must have shape [T], got %s", tostring(positions.shape)) end
   local before = self.stage_input and self.stage_input.x
   local x = before or gemma3.scaled(self, self:decoder().embed_tokens(ids))
   local angles = self.rotary:angles(positions, seq_lens)
-  if not parts.has_visuals(batch) then
+  if not has_visuals then
     parts.check_text(self, batch)
     return x, angles, seq_lens
   end

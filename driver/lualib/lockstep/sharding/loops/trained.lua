@@ -1,6 +1,7 @@
 --- Compares which parameters the ranks train. Ranks of a tp group hold parts of the same ones, and ranks of a stage
 --- copies. Where one rank alone freezes a parameter, the others wait for its gradient, or train their part of it alone.
 
+local across = require "lockstep.sharding.across"
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 
@@ -19,6 +20,7 @@ function M.outline(model)
   if not model then return 0, 0, 0 end
   local sum = 7
   for _, p in ipairs(model:parameters()) do sum = (sum * 4099 + (p.requires_grad and 2 or 1)) % PRIME end
+  if not across.is_one(model) then return sum, 0, 0 end -- the fields of a user's module are not of this kind
   local tied = model.tied
   return sum, model.part or 0, tied and (tied.requires_grad and 2 or 1) or 0
 end
