@@ -178,6 +178,19 @@ function M.train_alone(form, seed, rows, steps, adapter)
   return losses, norms, model, optimizer
 end
 
+--- The same, computed on rank 0 alone, for all ranks. Collective.
+function M.train_on_rank_0(form, seed, rows, steps, adapter)
+  local losses, norms, model
+  if dist.rank() == 0 then
+    losses, norms, model = M.train_alone(form, seed, rows, steps, adapter)
+  else
+    model = M.build(form, seed, adapter)
+  end
+  for _, p in ipairs(model:parameters()) do dist.broadcast(p:detach(), 0) end
+  local learnt = dist.all_gather_object { losses, norms }[1]
+  return learnt[1], learnt[2], model
+end
+
 --- Returns the micro-batches of a dp row of the grid, of those of all rows.
 local function own_batches(all, grid)
   local own = {}
@@ -236,13 +249,13 @@ end
 ---@param sizes table for sharding.grid
 ---@param opts table for sharding.parallelize
 ---@param o table {form: string, seed: integer, sync: string?, clip: string?, lora: lora.Options?, alone: function?},
---- where `alone` takes the place of train_alone
+--- where `alone` takes the place of train_on_rank_0
 ---@return sharding.FullyShard|sharding.DataParallel
 ---@return models.CausalLM plain trained on one rank
 function M.check(sizes, opts, o)
   local grid = sharding.grid(sizes)
   local what = ("%s, seed %d, %s, rank %d"):format(o.form, o.seed, tostring(grid), dist.rank())
-  local losses, norms, plain = (o.alone or M.train_alone)(o.form, o.seed, grid.dp, nil, o.lora)
+  local losses, norms, plain = (o.alone or M.train_on_rank_0)(o.form, o.seed, grid.dp, nil, o.lora)
   local model = sharding.parallelize(M.build(o.form, o.seed, o.lora), grid, opts)
   local optimizer = new_optimizer(model:parameters())
   local own_losses, own_norms = M.train(model, optimizer, grid, o)

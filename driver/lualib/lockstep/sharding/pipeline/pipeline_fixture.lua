@@ -99,6 +99,16 @@ function M.train_alone(net, steps)
   return losses, norms, optimizer
 end
 
+--- The same on rank 0 alone; the other ranks are given its weights. Collective.
+---@return number[] losses
+---@return number[] norms
+function M.train_on_rank_0(net, steps)
+  local losses, norms
+  if dist.rank() == 0 then losses, norms = M.train_alone(net, steps) end
+  for _, p in ipairs(net:parameters()) do dist.broadcast(p:detach(), 0) end
+  return unpack(dist.all_gather_object { losses, norms }[1])
+end
+
 --- Trains a model on this rank's row of micro-batches, as a script does.
 function M.train(model, steps, row, whole)
   local optimizer, losses, norms = optimizer_of(model:parameters()), {}, {}

@@ -63,7 +63,7 @@ end
 local alone = {}
 local function train_alone(form, seed, rows)
   local key = ("%s %d %d %d"):format(form, seed, rows, multiple)
-  alone[key] = alone[key] or { fixture.train_alone(form, seed, rows) }
+  alone[key] = alone[key] or { fixture.train_on_rank_0(form, seed, rows) }
   return unpack(alone[key])
 end
 

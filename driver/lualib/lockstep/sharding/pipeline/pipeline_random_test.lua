@@ -21,7 +21,7 @@ for seed = 1, 8 do
     local steps = {}
     for i = 1, 2 do steps[i] = fixture.step_of(draw, grid.dp, draw(7)) end
 
-    local losses, norms = fixture.train_alone(reference, steps)
+    local losses, norms = fixture.train_on_rank_0(reference, steps)
     local own_losses, own_norms = fixture.train(model, steps, grid:rank "dp" + 1, whole)
 
     local what = ("%s, %s, %d chunks, %d layers"):format(kind, order, chunks, options.layers)

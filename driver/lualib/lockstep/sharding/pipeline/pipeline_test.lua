@@ -28,9 +28,8 @@ local function compare(kind, model_options, sizes, o, seed)
   local steps = {}
   for i = 1, 3 do steps[i] = fixture.step_of(draw, grid.dp, draw(5)) end
 
-  local losses, norms = fixture.train_alone(fixture.build(kind, model_options), steps)
   local trained = fixture.build(kind, model_options)
-  fixture.train_alone(trained, steps)
+  local losses, norms = fixture.train_on_rank_0(trained, steps)
   local own_losses, own_norms = fixture.train(model, steps, grid:rank "dp" + 1, whole)
 
   for i = 1, #steps do
@@ -78,7 +77,7 @@ for _, row in ipairs(runs.of("pipeline/pipeline", "frozen", WORLD)) do
     freeze_before(model, last)
     local steps = { fixture.step_of(draw, grid.dp, 3), fixture.step_of(draw, grid.dp, 2) }
 
-    local losses, norms = fixture.train_alone(reference, steps)
+    local losses, norms = fixture.train_on_rank_0(reference, steps)
     local own_losses, own_norms = fixture.train(model, steps, grid:rank "dp" + 1, whole)
 
     for i = 1, #steps do
@@ -121,7 +120,7 @@ for seed = 1, 3 do
       for name, p in net:named_parameters() do p:requires_grad_(not frozen[name]) end
     end
 
-    local losses, norms = fixture.train_alone(reference, steps)
+    local losses, norms = fixture.train_on_rank_0(reference, steps)
     local own_losses, own_norms = fixture.train(model, steps, grid:rank "dp" + 1, whole)
 
     for i = 1, #steps do
