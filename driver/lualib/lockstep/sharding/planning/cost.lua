@@ -110,8 +110,11 @@ local function add_layers(times, shape, device, seq_len, c, kind, count)
   end
 end
 
---- Returns the parameters of a rank in a stage: shared out over dp x cp, the experts', those of its largest layer, and
---- those outside of layers.
+--- Returns whether a rank has its experts to itself: they are neither gathered nor reduced.
+local function has_own_experts(c) return not c.replicas and c.ep > 1 and c.ep == c.dp * c.cp end
+
+--- Returns the parameters of a rank in a stage: shared out over dp x cp, the experts', those of its largest layer that
+--- travel, and those outside of layers.
 ---@param shape sharding.ModelShape
 ---@param c sharding.Candidate
 ---@param stage table
@@ -130,7 +133,7 @@ function M.parameters_of(shape, c, stage)
     local one = shape.kinds[kind]
     local layer, of_experts = own(shape, c, one.split, one.kv) + one.whole, one.experts / c.ep
     dense, experts = dense + count * layer, experts + count * of_experts
-    if count > 0 then largest = math.max(largest, layer + of_experts) end
+    if count > 0 then largest = math.max(largest, layer + (has_own_experts(c) and 0 or of_experts)) end
   end
   return dense, experts, largest, root
 end
@@ -186,6 +189,7 @@ function M.parts(shape, seq_len, c, stage)
   local dense, experts, largest, root = M.parameters_of(shape, c, stage)
   local ranks = c.replicas and 1 or c.dp * c.cp
   local share = dense / ranks + experts / (c.replicas and 1 or ranks / c.ep)
+  local shared = dense + (has_own_experts(c) and 0 or experts)
   local m, w, r = c.master_bytes or 4, c.weight_bytes or 2, c.reduce_bytes or 4
   local parts = { masters = m * share, gradients = m * share, moments = 2 * m * share, gathered = 0, buffers = 0 }
   if c.replicas then -- nothing is gathered
@@ -194,9 +198,9 @@ function M.parts(shape, seq_len, c, stage)
     -- The unit in use and the next one; one unit's gradients, and as much again while they travel.
     parts.gathered, parts.buffers = w * (2 * largest + root), 2 * r * (largest + root)
   else
-    parts.gathered = w * (dense + experts)
+    parts.gathered = w * shared
     -- Whole gradients of several micro-batches, and a copy of one unit's and of the root's while they travel.
-    parts.buffers = c.micro_batches > 1 and r * (dense + experts + largest + root) or 2 * r * (largest + root)
+    parts.buffers = c.micro_batches > 1 and r * (shared + largest + root) or 2 * r * (largest + root)
   end
   parts.activations, parts.workspace = activation_bytes(shape, seq_len, c, stage)
   return parts
