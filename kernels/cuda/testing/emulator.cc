@@ -1,10 +1,7 @@
 // A thread of a GPU is a fiber here: it has a stack of its own, and gives up the processor at each
 // barrier and shuffle. A block's threads run one after another up to there, and the blocks of a
 // grid run one after another.
-//
-// Each byte remembers its last store, and the loads since. An epoch counts the barriers that a
-// block has passed, and one of its own those of each warp. Two accesses have an order if one
-// thread did both, or if both are of one block and of different epochs. Tests: emulator_test.cc.
+// Tests: emulator_test.cc.
 
 #include "kernels/cuda/testing/emulator.h"
 
@@ -15,6 +12,8 @@
 #include <cstring>
 #include <set>
 #include <unordered_map>
+
+#include "kernels/cuda/testing/history.h"
 
 // Bounds of the program's variables and constants, from the linker.
 extern "C" char __executable_start[], __data_start[], _end[];
@@ -28,35 +27,12 @@ constexpr int64_t kStack = 128 << 10;
 constexpr int64_t kMargin = 4096;
 constexpr int64_t kMostSharedBytes = 48 << 10;
 
-// Small: each byte has two.
-struct Access {
-  int32_t block = -1;  // -1: none
-  int32_t epoch = 0, warp_epoch = 0;
-  int16_t thread = 0;
-  bool is_atomic = false;
-};
-
-// The loads of a byte since the last store to it, of the last epoch.
-struct Loads {
-  Access last;
-  bool by_threads = false;  // of one warp
-  bool by_warps = false;    // of one block
-  bool by_blocks = false;
-};
-
-struct Cell {
-  int32_t launch = -1;  // of `store` and `loads`
-  bool is_written = false, is_forbidden = false;
-  Access store;
-  Loads loads;
-};
-
 struct Region {
   std::string name;
   const uint8_t* begin;
   const uint8_t* end;
   bool is_input = false;
-  std::vector<Cell> cells;
+  std::vector<History> cells;
 };
 
 enum class State { kRunning, kDone, kAtBarrier, kAtWarpOperation };
@@ -94,7 +70,7 @@ ucontext_t scheduler;
 // The fiber that runs, or -1 outside of kernels. Other threads of the process are always outside.
 thread_local int current = -1;
 // The shared memory that a block has used.
-std::unordered_map<const uint8_t*, Cell> shared;
+std::unordered_map<const uint8_t*, History> shared;
 
 int NumThreads() { return grid.geometry.threads_x * grid.geometry.threads_y; }
 
@@ -126,64 +102,6 @@ Access AccessNow(bool is_atomic) {
           static_cast<int16_t>(current), is_atomic};
 }
 
-bool IsOrdered(const Access& before, const Access& now) {
-  if (before.block < 0) return true;
-  if (before.block != now.block) return false;
-  if (before.thread == now.thread || before.epoch != now.epoch) return true;
-  return before.thread / kWarp == now.thread / kWarp && before.warp_epoch != now.warp_epoch;
-}
-
-// Returns whether `now`, a store, has an order with all loads.
-bool IsOrdered(const Loads& loads, const Access& now) {
-  if (loads.last.block < 0) return true;
-  if (loads.by_blocks || !IsOrdered(loads.last, now)) return false;
-  if (loads.last.epoch != now.epoch || loads.last.warp_epoch != now.warp_epoch)
-    return loads.last.epoch != now.epoch || !loads.by_warps;
-  return !loads.by_warps && !loads.by_threads;
-}
-
-void Remember(const Access& now, Loads* loads) {
-  Access& last = loads->last;
-  if (last.block >= 0 && last.block != now.block) {
-    loads->by_blocks = true;
-  } else if (last.block < 0 || last.epoch != now.epoch) {
-    *loads = {.last = now, .by_blocks = loads->by_blocks};
-  } else if (last.thread / kWarp != now.thread / kWarp) {
-    loads->by_warps = true;
-  } else if (last.warp_epoch != now.warp_epoch) {
-    last = now;
-    loads->by_threads = false;
-  } else if (last.thread != now.thread) {
-    loads->by_threads = true;
-  }
-}
-
-// Returns what is wrong with the access to a byte, or nullptr.
-const char* CheckByte(Cell* cell, bool is_store, bool is_atomic) {
-  if (cell->launch != launch) {
-    cell->launch = launch;
-    cell->store = {};
-    cell->loads = {};
-  }
-  const Access now = AccessNow(is_atomic);
-  const char* fault = nullptr;
-  if (!is_store || is_atomic) {
-    if (!cell->is_written) fault = "nobody wrote";
-    if (!IsOrdered(cell->store, now) && !(is_atomic && cell->store.is_atomic))
-      fault = "another thread writes, without a barrier between";
-    if (!is_atomic) Remember(now, &cell->loads);
-  }
-  if (is_store) {
-    if (!IsOrdered(cell->store, now) && !(is_atomic && cell->store.is_atomic))
-      fault = "another thread writes too, without a barrier between";
-    if (!IsOrdered(cell->loads, now)) fault = "another thread reads, without a barrier between";
-    cell->is_written = true;
-    cell->store = now;
-    if (!is_atomic) cell->loads = {};
-  }
-  return fault;
-}
-
 std::string Sized(int64_t size, bool is_store) {
   return std::to_string(size) + "-byte " + (is_store ? "store" : "load");
 }
@@ -203,10 +121,10 @@ void CheckRegion(Region* region, const uint8_t* at, int64_t size, bool is_store,
   Count(size, is_store, is_atomic);
   if (is_store && region->is_input)
     return Report(Where() + Sized(size, is_store) + " of " + name + ", which is an input");
-  Cell* const cells = region->cells.data() + (at - region->begin);
+  History* const cells = region->cells.data() + (at - region->begin);
   const char* fault = nullptr;
   for (int64_t i = 0; i < size; ++i) {
-    const char* const found = CheckByte(cells + i, is_store, is_atomic);
+    const char* const found = cells[i].Note(AccessNow(is_atomic), launch, is_store);
     if (found != nullptr) fault = found;
     if (cells[i].is_forbidden) fault = "lies between the rows";
   }
@@ -217,7 +135,7 @@ void CheckRegion(Region* region, const uint8_t* at, int64_t size, bool is_store,
 void CheckShared(const uint8_t* at, int64_t size, bool is_store) {
   const char* fault = nullptr;
   for (int64_t i = 0; i < size; ++i) {
-    const char* const found = CheckByte(&shared[at + i], is_store, /*is_atomic=*/false);
+    const char* const found = shared[at + i].Note(AccessNow(/*is_atomic=*/false), launch, is_store);
     if (found != nullptr) fault = found;
   }
   if (fault != nullptr)
@@ -396,7 +314,7 @@ Bytes::Bytes(std::string name, int64_t size, int64_t offset)
   regions.push_back(new Region{.name = std::move(name),
                                .begin = data_,
                                .end = data_ + size,
-                               .cells = std::vector<Cell>(size)});
+                               .cells = std::vector<History>(size)});
 }
 
 Bytes::~Bytes() {
@@ -414,7 +332,7 @@ void Bytes::MarkInput() {
 }
 
 void Bytes::MarkWritten() {
-  for (Cell& cell : RegionOf(data_).cells) cell.is_written = true;
+  for (History& cell : RegionOf(data_).cells) cell.is_written = true;
 }
 
 void Bytes::Forbid(int64_t begin, int64_t end) {
@@ -424,7 +342,7 @@ void Bytes::Forbid(int64_t begin, int64_t end) {
 
 int64_t Bytes::num_unwritten() const {
   int64_t count = 0;
-  for (const Cell& cell : RegionOf(data_).cells) count += !cell.is_written && !cell.is_forbidden;
+  for (const History& cell : RegionOf(data_).cells) count += !cell.is_written && !cell.is_forbidden;
   return count;
 }
 

@@ -35,6 +35,14 @@ Server.__index = Server
 
 local function fail(message, ...) core.raise(NAME .. ": " .. message:format(...)) end
 
+--- Calls fn() on all ranks. Where it fails on one, every rank raises that error, which names the rank itself.
+local function together(fn)
+  agreement.begin(NAME)
+  local result, problem = agreement.try(fn)
+  if problem then core.raise((problem:gsub("^rank %d+: ", ""))) end
+  return result
+end
+
 --- Returns what curl prints, a line for each response. While curl runs, a line says so after `wait_s` seconds, and each
 --- time that this has doubled.
 local function read_output(pipe, wait_s, place, count)
@@ -212,7 +220,7 @@ function Server:load(folder, is_adapter)
     .. "/" .. folder
   local name, before = is_adapter and ("%s-%d"):format(folder:match "([^/]+)/*$", self.tag) or nil, self.adapter
   local prefix = self.kind == "vllm" and "/v1" or ""
-  agreement.together(NAME, function()
+  together(function()
     if dist.rank() > 0 then return end
     if not is_adapter then return KINDS[self.kind].load(self, path) end
     self:send { { prefix .. "/load_lora_adapter", { lora_name = name, lora_path = path } } }
@@ -239,7 +247,9 @@ function M.server(url, opts)
     "%s: timeout_s must be a number above 0, not %s", NAME, o.timeout_s)
   local self = setmetatable({ url = url:gsub("/$", ""), parallel = o.parallel, timeout_s = o.timeout_s,
     wait_s = M.wait_s }, Server)
-  local first = table_of(table_of(self:send({ { "/v1/models" } })[1].data)[1])
+  local first = together(function()
+    return table_of(table_of(self:send({ { "/v1/models" } })[1].data)[1])
+  end)
   plain.check(KINDS[first.owned_by], "%s: %s is a server of %s, not of vllm or sglang", NAME, url,
     tostring(first.owned_by or "an unknown kind"))
   plain.check(type(first.id) == "string", "%s: %s names no model in /v1/models", NAME, url)

@@ -1,28 +1,10 @@
 -- models.server against a stand-in for vLLM and SGLang: what it sends, and what it makes of the answers.
 
-local core = require "lockstep.core"
-local data = require "lockstep.data"
 local models = require "lockstep.models"
+local with_server = require "lockstep.models.server_fixture"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
-
---- Calls fn(server, seen) with a server of a kind; seen() returns the requests so far.
-local function with_server(kind, fn)
-  local folder = run.dir .. "/" .. kind
-  core.make_folder(folder)
-  assert(os.execute(("mkfifo '%s/port'"):format(folder)) == 0)
-  local process = assert(io.popen(("python3 -I -B tests/support/inference_server.py %s '%s'"):format(kind, folder),
-    "w"))
-  local port = assert(io.open(folder .. "/port")):read "*a" -- waits for the server
-  local ok, message = pcall(fn, "http://127.0.0.1:" .. port, function()
-    local requests = {}
-    for request in data.jsonl(folder .. "/seen") do requests[#requests + 1] = request end
-    return requests
-  end)
-  process:close()
-  if not ok then error(message, 0) end
-end
 
 local PROMPTS = { { input_ids = torch.tensor({ 1, 2 }, { dtype = torch.int64 }) },
   { input_ids = torch.tensor({ 7 }, { dtype = torch.int64 }) } }
