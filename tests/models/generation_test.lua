@@ -229,6 +229,23 @@ t.test("ALayerRunsAsTwoOperatorsOnNewTokensWithTheBitsOfItsModules", function()
   end
 end)
 
+t.test("LayersThatTurnAPartOfEachHeadRunTheirModules", function()
+  local Half = models.CausalLM:subclass("HalfForCausalLM")
+  Half.keys = models.keys {}
+  function Half.read(c) c.rotary_dim = c.head_dim / 2 end
+  models.register("HalfForCausalLM", Half)
+  local half = models.build({ architectures = { "HalfForCausalLM" }, vocab_size = 60, hidden_size = 32, head_dim = 8,
+    intermediate_size = 48, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2 })
+
+  t.equal(operators_of(half), { attention = 0, mlp = 0 })
+  local answer = models.generate(half, { PROMPTS[1] }, { max_new_tokens = 4, stop = {} })[1]
+  local ids = PROMPTS[1].input_ids or torch.tensor(PROMPTS[1], { dtype = torch.int64 })
+  for _, id in ipairs(answer) do
+    t.equal(torch.no_grad(half, { input_ids = ids })[-1]:argmax():item(), id)
+    ids = torch.cat { ids, torch.tensor({ id }, { dtype = torch.int64 }) }
+  end
+end)
+
 t.test("LayersWithHooksAdaptersOrAnotherDtypeRunTheirModules", function()
   local function calls_after(change)
     local changed = models.load "tests/models/qwen3"

@@ -119,6 +119,14 @@ t.test("ALabelOutsideTheVocabularyIsAnError", function()
     vocabulary), tiled_mlp.cross_entropy, { hidden = hidden, weight = in_parts(weight), labels = labels })
 end)
 
+t.test("ALabelSmoothingThatIsNoShareIsAnError", function()
+  local hidden, weight, tokens = draw(9)
+  for _, share in ipairs { 10, -0.1 } do
+    t.raises(("label_smoothing must be from 0 to 1, not %g"):format(share), tiled_mlp.cross_entropy, { hidden = hidden,
+      weight = in_parts(weight), labels = torch.zeros({ tokens }, { dtype = torch.int64 }), label_smoothing = share })
+  end
+end)
+
 t.test("ARankThatNormalizesItsPartAloneHasAnotherLoss", function()
   if dist.world_size() == 1 then return end
   local hidden, weight = draw(8)

@@ -1,6 +1,7 @@
 -- Mistakes with grids of two ranks: each is one error, and never another result.
 
 local core = require "lockstep.core"
+local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
 local lora = require "lockstep.lora"
 local models = require "lockstep.models"
@@ -28,6 +29,25 @@ t.test("ModelsThatAnAxisCannotTakeAreErrors", function()
     .. 'alone gives it: take cp = "all_to_all"', sharding.parallelize, load "gemma3_vision", CP, { cp = "ring" })
   t.raises("but Gemma3ForConditionalGeneration has no mixture of experts", sharding.parallelize,
     load "gemma3_vision", EP)
+end)
+
+t.test("PicturesOfGemmaInChunksThatAScriptCutsAreAnError", function()
+  local net, batch = load "gemma3_vision", data.safetensors "tests/models/gemma3_vision/answers.safetensors"
+  t.raises("a batch with pictures cannot be in chunks", sharding.context_parallel, nil, net, { input_ids =
+    batch.input_ids, pixel_values = batch.pixel_values, image_grid_thw = batch.image_grid_thw,
+    seq_lens = batch.seq_lens:totable() })
+end)
+
+-- Patterns of layers are about modules: the experts of a mixture lie in one tensor of the same name.
+t.test("APlanOfLayersLeavesExpertsWhole", function()
+  local net = load "qwen3_moe" -- some layers are dense
+  local experts = net.model.layers[1].mlp.experts
+  local shape = tostring(experts.gate_up_proj.shape)
+  local down, count = tostring(experts.down_proj.shape), net:num_parameters()
+  sharding.parallelize(net, TP, { plan = { ["gate_proj"] = "column", ["up_proj"] = "column", ["down_proj"] = "row" },
+    fully_shard = false })
+  t.equal({ tostring(experts.gate_up_proj.shape), tostring(experts.down_proj.shape) }, { shape, down })
+  t.truthy(net:num_parameters() < count)
 end)
 
 t.test("AdaptersOfExpertsAreNotDivided", function()

@@ -5,7 +5,7 @@
 --- of a backward pass holds, depends on the kernels of the device.
 ---
 --- Masters and fully_shard's pool, gathered weights and buffers, are also compared alone. The tracker sees what its own
---- thread frees: a tensor whose last reference a thread of Gloo drops is held for ever in its count. So of the ranks of a
+--- thread frees: its count holds a tensor for ever whose last reference a thread of Gloo drops. So of the ranks of a
 --- stage the one with the fewest bytes is compared, and up to two buffers may be counted too much.
 
 local cost = require "lockstep.sharding.planning.cost"

@@ -364,6 +364,21 @@ t.test("GridsThatAModelCannotTakeAreLosers", function()
   t.truthy(text:find("the attention of Gemma3ForConditionalGeneration needs whole sequences, and tp 1 x cp 4 does not "
     .. "divide its 6 query heads", 1, true), text)
   for _, one in ipairs(proposals) do t.equal({ 6 / one.grid.tp % one.grid.cp, one.grid.ep }, { 0, 1 }) end
+  for _, loser in ipairs(proposals.losers) do t.equal((loser.grid.dp or 1) % 1, 0) end -- none that no GPUs have
+  local states = propose("tests/models/qwen3_next", { gpus = 4 })
+  t.truthy(#states > 0)
+  for _, one in ipairs(states) do t.equal(one.grid.cp, 1) end
+  for _, loser in ipairs(states.losers) do
+    if loser.grid.cp == 2 then
+      t.equal(loser.why, "layers of Qwen3NextForCausalLM pass a state along the sequence, which chunks do not hand on")
+    end
+  end
+end)
+
+t.test("GridsThatTheUserLeavesOutAreNoLosers", function()
+  for _, loser in ipairs(propose("tests/models/gemma3_vision", { gpus = 8, grid = { dp = 8 } }).losers) do
+    t.equal(loser.grid.dp or 8, 8)
+  end
 end)
 
 t.test("GivenSizesAreKept", function()

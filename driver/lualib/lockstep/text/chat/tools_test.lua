@@ -230,6 +230,20 @@ t.test("LimitsEndAnAnswerBeforeAResult", function()
   t.equal({ answers[1].is_cut, answers[1].tool_calls }, { nil, 0 })
 end)
 
+t.test("PositionsOfAPromptAreNotThoseOfItsLaterTurns", function()
+  local given = {}
+  local messages = { { role = "user", content = "q" } }
+  local ids = torch.tensor(marked:encode(messages, { generation_prompt = true }).input_ids, { dtype = torch.int64 })
+  models.generate_turns({ { messages = messages, options = {}, prompt = { input_ids = ids,
+    position_ids = torch.arange(ids:size(0)) } } }, { chat = marked, tokenizer = tokenizer, stop = { END },
+    max_new_tokens = 200, tools = { { name = "add", fn = function() return "3" end } },
+    generate = function(prompts, _, turn)
+      given[turn] = prompts[1].position_ids ~= nil
+      return { joined(tokenizer:encode(turn == 1 and call(2) or "ok", { special = false }), { END }) }
+    end })
+  t.equal(given, { true, false })
+end)
+
 t.test("WithoutToolsAnAnswerIsOneTurn", function()
   local answers = models.generate_turns({ { prompt = { input_ids = torch.arange(2) } } }, { max_new_tokens = 5,
     generate = function(_, limits, turn) return { { 7, limits[1], turn } } end })
