@@ -1,12 +1,16 @@
 """Tests lockstep.watch with processes that hang, started by torchrun."""
 
-import pathlib
+import concurrent.futures
+import functools
 import re
 import unittest
 
 from launch import FOLDER, torchrun
 from lockstep import _watch
 
+# Each run: a case, and what the watch does.
+RUNS = [(case, "exit") for case in ("all_reduce", "backward", "ddp", "data", "stopped", "agreement", "computes")]
+RUNS += [("backward", "none"), ("recovers", "report")]
 LINES = (FOLDER / "watch_ranks.py").read_text().splitlines()
 
 
@@ -14,10 +18,21 @@ def line_of(text, nth=0):
     return [number for number, line in enumerate(LINES, 1) if text in line][nth]
 
 
+@functools.cache
+def all_runs():
+    """Starts all runs, two at a time: each waits most of the time."""
+    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
+        return {run: pool.submit(torchrun, 2, "watch_ranks.py", *run) for run in RUNS}
+
+
+def ended(case, watch):
+    return all_runs()[case, watch].result()
+
+
 class HangTest(unittest.TestCase):
     def check(self, case, first, rank_0, rank_1):
         """Runs a case that hangs, and compares the table: each argument is a pattern."""
-        code, codes, output = torchrun(2, "watch_ranks.py", case, "exit")
+        code, codes, output = ended(case, "exit")
         with self.subTest(case=case):
             self.assertNotEqual(code, 0)
             self.assertIn(3, codes, output)
@@ -80,7 +95,7 @@ class HangTest(unittest.TestCase):
         )
 
     def test_without_the_watch_a_timeout_names_no_line(self):
-        code, codes, output = torchrun(2, "watch_ranks.py", "backward", "none")
+        code, codes, output = ended("backward", "none")
         self.assertNotEqual(code, 0)
         self.assertNotIn(3, codes)
         self.assertIn("imed out", output)
@@ -89,13 +104,13 @@ class HangTest(unittest.TestCase):
 
 class NoHangTest(unittest.TestCase):
     def test_a_rank_that_computes_for_long_and_one_whose_group_has_ended_are_not_reported(self):
-        code, _, output = torchrun(2, "watch_ranks.py", "computes", "exit")
+        code, _, output = ended("computes", "exit")
         self.assertEqual(code, 0, output)
         self.assertNotIn("lockstep.watch:", output)
         self.assertEqual(output.count("has ended well"), 2, output)
 
     def test_report_names_each_hang_once_and_lets_the_run_go_on(self):
-        code, _, output = torchrun(2, "watch_ranks.py", "recovers", "report")
+        code, _, output = ended("recovers", "report")
         self.assertEqual(code, 0, output)
         self.assertEqual(output.count("lockstep.watch:"), 2, output)
         self.assertEqual(output.count("has ended well"), 2, output)

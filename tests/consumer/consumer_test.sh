@@ -10,7 +10,7 @@ here=$(dirname "$(readlink -f "$TEST_SRCDIR/lockstep/tests/consumer/WORKSPACE.co
 lockstep=$(cd "$here/../.." && pwd)
 
 # Bazel writes files that only it may change, and links that a walk over the folder would follow.
-trap 'chmod -R u+w "$TEST_TMPDIR" && rm -rf "$TEST_TMPDIR/root" "$TEST_TMPDIR/consumer"' EXIT
+trap 'run_bazel shutdown || true; chmod -R u+w "$TEST_TMPDIR"; rm -rf "$TEST_TMPDIR/root" "$TEST_TMPDIR/consumer"' EXIT
 
 # The options that Debian's Bazel needs, and libtorch's folder for libraries that use it; no other option of this one,
 # but the user's cache of what was built before.
@@ -23,7 +23,7 @@ fi
 home=$(getent passwd "$(id -u)" | cut -d: -f6)
 mapfile -t cache < <(cat "$home/.bazelrc" "$lockstep/.bazelrc.user" 2>/dev/null | grep -oE -e '--disk_cache=[^ ]+' || true)
 unset LIBTORCH
-run_bazel() { HOME=$TEST_TMPDIR command bazel --output_user_root="$TEST_TMPDIR/root" --batch "$@"; }
+run_bazel() { HOME=$TEST_TMPDIR command bazel --output_user_root="$TEST_TMPDIR/root" --max_idle_secs=60 "$@"; }
 bazel() {
   local command=$1
   shift
