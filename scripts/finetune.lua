@@ -5,6 +5,7 @@
 --     ./run scripts/finetune.lua --set model=qwen --set data=chats.jsonl --set load_in_4bit=true     # QLoRA
 --     ./run scripts/finetune.lua --set lora.r=0 --set lr=1e-3   # teaches the newest model of pretrain.lua instructions
 --     ./run scripts/finetune.lua --set model=qwen --set checkpoint.offload=host --set tiles=4     # in less memory
+--     ./run --nproc 4 scripts/finetune.lua --set model=qwen --set parallel.tp=2 --set parallel.fully_shard=true
 --     ./run --nproc 4 scripts/finetune.lua --set model=qwen_vl --set vision_ranks=1     # the tower on its own rank
 --
 -- A line of the file is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}], "tools": [...]};
@@ -48,20 +49,21 @@ local config = run.config({
   max_norm = 1.0, save_every = 100, eval_every = 100,
   keep_best = false, -- writes the weights of the evaluation with the least loss, not those of the last step
   eval_samples = 1000, -- held-out conversations whose loss is computed in an evaluation, at most
-  answers = 64, -- of these, whose last answer the model writes, at most
+  answers = 64, -- of these, whose last answer the model writes, at most; none with pp
   max_new_tokens = 64, -- of an answer
   lora = { r = 16, alpha = 32, dropout = 0.0, targets = "all-linear", dora = false, rslora = false }, -- r = 0: all
   load_in_4bit = false, -- keeps the model's linear layers in 4 bits (NF4); a folder of bitsandbytes has them so
   optimizer = "AdamW", -- or "AdamW8bit", whose moments have 8 bits, "ScheduleFreeAdamW", "Lion"
   merge = false, -- also writes the model with the adapter in its weights
-  parallel = "data_parallel", -- or "fully_shard"
+  parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false }, -- the grid of ranks: docs/parallelism.md
   vision_ranks = 0, -- above 0: so many ranks run the vision tower, and the others the language model; no answers then
   precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
   checkpoint = { offload = "none" }, -- "device": layers run again in backward; "host": their inputs wait on the host
   tiles = 0, -- above 0: the MLPs run over so many tiles of the tokens
 }, { at_least = { seed = 0, steps = 1, samples_per_step = 1, seq_len = 1, warmup_steps = 0,
   save_every = 1, eval_every = 1, eval_samples = 1, answers = 0, max_new_tokens = 1, ["lora.r"] = 0, tiles = 0,
-  vision_ranks = 0 } })
+  vision_ranks = 0 }, presets = { parallel = { data_parallel = { fully_shard = false },
+  fully_shard = { fully_shard = true } } } })
 torch.manual_seed(config.seed)
 local offload, known = config.checkpoint.offload, { none = true, device = true, host = true }
 assert(known[offload], "--set checkpoint.offload takes none, device or host, not " .. offload)
@@ -84,11 +86,14 @@ if config.neftune ~= 0 then nn.neftune(net, net:decoder().embed_tokens, { alpha 
 if config.label_smoothing ~= 0 then net.label_smoothing = config.label_smoothing end
 if config.tiles > 0 then net.tiled_mlp = { tiles = config.tiles } end
 -- A step without pictures leaves the vision tower out, on every rank alike.
-local is_separate = config.vision_ranks > 0
-local model = is_separate and mimo.separate(net, { vision_ranks = config.vision_ranks, parallel = config.parallel })
-  or sharding.parallel(net, config.parallel, { data_parallel = { find_unused = process ~= nil } })
--- Counts the ranks with micro-batches of their own. With a separate tower each rank is given those of all.
-local ranks = dist.world_size() - config.vision_ranks
+local is_separate, axes = config.vision_ranks > 0, config.parallel
+assert(not is_separate or axes.ep * axes.pp == 1, "--set vision_ranks does not go with parallel.ep or parallel.pp")
+local model = is_separate and mimo.separate(net, { vision_ranks = config.vision_ranks,
+    parallel = { tp = axes.tp, cp = axes.cp, fully_shard = axes.fully_shard } })
+  or sharding.parallel(net, axes, { data_parallel = axes.pp == 1 and { find_unused = process ~= nil } or nil })
+-- The rows of dp have micro-batches of their own. With a separate tower each rank is given those of all rows.
+local grid = not is_separate and sharding.grid { tp = axes.tp, cp = axes.cp, ep = axes.ep, pp = axes.pp } or nil
+local row, num_rows = grid and grid:rank "dp", grid and grid.dp or model.ranks
 local lr = config.lr ~= 0 and config.lr or (config.lora.r ~= 0 and 2e-4 or 2e-5)
 local optimizer = optim[config.optimizer](model:parameters(), { lr = lr, weight_decay = config.weight_decay })
 
@@ -109,7 +114,7 @@ local steps = optim.schedule.steps { steps = config.steps, epochs = config.epoch
 local schedule = optim.schedule.named(config.schedule, { warmup_steps = config.warmup_steps, total_steps = steps })
 local loader = data.loader { source = train, seed = config.seed, rank = 0, world = 1, map = encode_sample }
 local stream = batching.stream { source = loader, buffer = config.samples_per_step, seq_len = config.seq_len,
-  on_cut = config.on_cut, ranks = ranks, together = is_separate }
+  on_cut = config.on_cut, rank = row, ranks = num_rows, together = is_separate }
 
 -- Records the loss and the exact answers of held-out conversations, and shows the first three.
 local function evaluate(title)
@@ -120,12 +125,13 @@ local function evaluate(title)
     local ok, sample = pcall(encode_sample, rows[i])
     samples[i] = ok and sample or error(held_out:place(i) .. ": " .. sample, 0)
   end
-  local batches, report = batching.prepare { samples = samples, seq_len = config.seq_len, rank = dist.rank(),
-    ranks = ranks, together = is_separate }
-  local loss = sharding.evaluate(model, function() return table.remove(batches[dist.rank() + 1]) end,
+  local batches, report = batching.prepare { samples = samples, seq_len = config.seq_len, rank = row or dist.rank(),
+    ranks = num_rows, together = is_separate }
+  local loss = sharding.evaluate(model, function() return table.remove(batches[(row or dist.rank()) + 1]) end,
     function(batch) return model(batch, "loss") end)
   local exact = models.exact_answers(model, net, { rows = rows, encode = encode_sample, tokenizer = tokenizer,
-    most = is_separate and 0 or config.answers, max_new_tokens = config.max_new_tokens, title = title })
+    rank = row, ranks = num_rows, most = (is_separate or grid.pp > 1) and 0 or config.answers,
+    max_new_tokens = config.max_new_tokens, title = title })
   log.record("validation", { loss = loss, counts = batching.lost(report), exact = exact })
   if config.keep_best and title ~= "before" then run:keep_best("loss", loss) end
 end

@@ -87,11 +87,14 @@ local function check_adapted(caller, model)
   return chosen
 end
 
---- Raises for a model whose layers are stages on several ranks: each has the adapters of its own layers.
-local function refuse_stages(caller, model)
-  if not require("lockstep.sharding.pipeline").is_one(model) then return end
-  core.raise(caller .. ": the model's layers are divided into stages (pp). models.save writes its weights; for the "
-    .. "adapters alone go on with pp = 1 from the run's state")
+local function has_stages(model) return require("lockstep.sharding.pipeline").is_one(model) end
+
+--- Returns the tensors of all adapters on rank 0, where parts of the model are on other ranks. Collective.
+local function gather(model)
+  local tensors = files.tensors_of(model)
+  if not has_stages(model) then return model_parts.gather(tensors, model.holders) end
+  if model.group:ranks()[1] > 0 then return tensors end -- of another dp row, which has the same
+  return model_parts.of_stages(tensors, {}, model.group)
 end
 
 --- Raises where a parameter of a module that is saved as a whole has another name, under which it is not saved.
@@ -255,19 +258,22 @@ end
 ---@param model any a module with adapters, or replicas of one
 ---@param dir string
 function M.save(model, dir)
-  local holders = across.is_one(model) and model.holders -- of parts on ranks of their own, of which one may have none
-  if not holders then check_adapted("lora.save", model) end
-  plain.check(not holders or model.adapter_config, "lora.save: the model has no adapters; call lora.apply before "
-    .. "mimo.separate")
-  refuse_stages("lora.save", model)
+  local is_divided = across.is_one(model) -- into parts on several ranks, of which one may have none
+  if not is_divided then check_adapted("lora.save", model) end
+  plain.check(not is_divided or model.adapter_config, "lora.save: the model has no adapters; call lora.apply before "
+    .. "%s", has_stages(model) and "sharding.parallelize" or "mimo.separate")
+  if has_stages(model) and model.adapter_config.modules_to_save ~= core.null then
+    core.raise("lora.save: modules_to_save does not go with stages (pp). models.save writes all weights; for the "
+      .. "adapter go on with pp = 1 from the run's state")
+  end
   if type(dir) ~= "string" then core.raise("lora.save: the folder must be a string, not a " .. type(dir)) end
   agreement.begin("lora.save") -- before the gathering of a sharded model
   replicas.check("lora.save", model)
   schedule_free.around(model:parameters(), function()
-    local tensors = files.tensors_of(model)
-    if holders then tensors = model_parts.gather(tensors, holders) end
+    local tensors = is_divided and gather(model) or files.tensors_of(model)
     agreement.together("lora.save", function()
-      if dist.rank() == 0 then files.write(dir, holders and model.adapter_config or files.config_of(model), tensors) end
+      local adapter_config = is_divided and model.adapter_config or files.config_of(model)
+      if dist.rank() == 0 then files.write(dir, adapter_config, tensors) end
     end)
   end)
 end
@@ -312,7 +318,10 @@ end
 ---@return integer count linear layers and parameters that had an adapter
 function M.merge(model)
   check_adapted("lora.merge", model)
-  refuse_stages("lora.merge", model)
+  if has_stages(model) then
+    core.raise("lora.merge: the model's layers are divided into stages (pp); write the adapter with lora.save and then "
+      .. "the whole model with lora.save_merged")
+  end
   check_plain("lora.merge", model, "of replicas give the module inside, replicas.module")
   local net = net_of(model)
   local chosen, owners, made_whole = chosen_of(net), {}, {}

@@ -92,7 +92,7 @@ local function paths_of(config, prefix, paths)
   return paths
 end
 
-local function apply_setting(config, path, text)
+local function apply_setting(config, path, text, presets)
   local node, last = config, nil
   for key in (path .. "."):gmatch("(.-)%.") do
     if last ~= nil then node = node[last] end
@@ -109,7 +109,13 @@ local function apply_setting(config, path, text)
   if type(default) == "table" and next(default) == nil then
     refuse(path, text, "the script's value is an empty table, which tells no type; the command line cannot set it")
   elseif type(default) == "table" and default[1] == nil then
-    refuse(path, text, "%s is a group of keys; set one of them", shown(path))
+    local preset = presets[path] and presets[path][text]
+    if not preset then
+      local words = presets[path] and " (or a word: " .. table.concat(plain.keys(presets[path]), ", ") .. ")"
+      refuse(path, text, "%s is a group of keys; set one of them%s", shown(path), words or "")
+    end
+    for key, value in pairs(preset) do default[key] = value end
+    return
   end
   node[last] = type(default) == "table" and parse_array(path, text, default) or parse_scalar(path, text, default)
 end
@@ -150,8 +156,9 @@ end
 ---@generic T: table
 ---@param defaults T
 ---@param settings string[][]
+---@param presets table<string, table<string, table>>? words that stand for values of a group: see run.config
 ---@return T
-function M.merge(defaults, settings)
+function M.merge(defaults, settings, presets)
   if type(defaults) ~= "table" then core.raise("run.config: defaults must be a table, not a " .. type(defaults)) end
   plain.check(type(settings) == "table",
     'run.merge: the settings must be an array of pairs, as in {{"a.b", "2"}}, not a %s', type(settings))
@@ -159,7 +166,7 @@ function M.merge(defaults, settings)
   for i, setting in ipairs(settings) do
     plain.check(type(setting) == "table" and type(setting[1]) == "string" and type(setting[2]) == "string",
       'run.merge: setting %d must be a pair of strings, as in {"a.b", "2"}', i)
-    apply_setting(config, setting[1], setting[2])
+    apply_setting(config, setting[1], setting[2], presets or {})
   end
   return guard(config, "config")
 end
@@ -199,15 +206,18 @@ end
 ---
 ---     local config = run.config({ steps = 400, lora = { r = 16 } }, { at_least = { steps = 1, ["lora.r"] = 0 } })
 ---
+--- `presets`: words that the command line may give to a group of keys, and the values that each stands for. With
+--- { parallel = { fully_shard = { fully_shard = true } } } `--set parallel=fully_shard` sets parallel.fully_shard.
+---
 --- The ranks compare their values. `per_rank`: the values at these paths may differ, such as a folder of each machine.
 --- Collective.
 ---@generic T: table
 ---@param defaults T
----@param opts {at_least: table<string, integer>?, per_rank: string[]?}?
+---@param opts {at_least: table<string, integer>?, per_rank: string[]?, presets: table<string, table<string, table>>?}?
 ---@return T
 function M.config(defaults, opts)
-  local o = options.read("run.config", opts, { at_least = {}, per_rank = {} })
-  local config = M.merge(defaults, core.settings())
+  local o = options.read("run.config", opts, { at_least = {}, per_rank = {}, presets = {} })
+  local config = M.merge(defaults, core.settings(), o.presets)
   check_least(config, o.at_least)
   for _, argument in ipairs(core.arguments()) do
     local key = argument:match "^([%w_%.]+)="

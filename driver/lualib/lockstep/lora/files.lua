@@ -266,6 +266,13 @@ function M.config_of(model)
   }
 end
 
+--- Returns the content of adapter_config.json for a model that will be divided; nil without adapters.
+---@param model any
+---@return table?
+function M.config_before(model)
+  if #adapters.adapted(model) + #experts.adapted(model) > 0 then return M.config_of(model) end
+end
+
 --- The tensors of a model's adapters and of the modules that are saved as a whole, by PEFT's keys.
 ---@param model any
 ---@return table<string, torch.Tensor>

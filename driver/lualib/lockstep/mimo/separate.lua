@@ -4,13 +4,11 @@
 --- come back. While the language model learns from a micro-batch, the tower computes the next one.
 
 local across = require "lockstep.sharding.across"
-local adapters = require "lockstep.lora.adapters"
 local agreement = require "lockstep.state.agreement"
 local clipping = require "lockstep.optim.clipping"
 local core = require "lockstep.core"
 local disagreement = require "lockstep.sharding.disagreement"
 local dist = require "lockstep.distributed"
-local experts = require "lockstep.lora.experts"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local grids = require "lockstep.sharding.grid"
 local lora_files = require "lockstep.lora.files"
@@ -310,8 +308,7 @@ local function separate(net, opts)
   local topology = mimo.topology { modules = { { name = "vision", dp = o.vision_ranks },
     { name = "language", dp = ranks, tp = sizes.tp, cp = sizes.cp, first_rank = o.vision_ranks } } }
   local name = topology:module()
-  local has_adapters = #adapters.adapted(net) + #experts.adapted(net) > 0
-  local adapter_config = has_adapters and lora_files.config_of(net) or nil
+  local adapter_config = lora_files.config_before(net)
   net:take_part(name == "vision" and "visual" or "language")
   collectgarbage() -- the other part
   local group = topology:group(name, "dp")

@@ -17,7 +17,8 @@ local M = {}
 ---     local exact = models.exact_answers(model, net, { rows = rows, encode = encode, tokenizer = tokenizer })
 ---
 --- Options: rows, samples of data.conversations; encode(row, is_prompt), which returns a sample, or with is_prompt a
---- prompt; tokenizer; most (default: all), the number of questions; max_new_tokens = 64; title = "".
+--- prompt; tokenizer; most (default: all), the number of questions; max_new_tokens = 64; title = ""; rank and ranks
+--- (default: of the run), whose part of the questions: on a grid grid:rank "dp" and grid.dp.
 ---
 --- Collective.
 ---@param model any of sharding.parallel
@@ -26,7 +27,8 @@ local M = {}
 ---@return number? # from 0 to 1
 function M.exact_answers(model, net, opts)
   local o = options.read("models.exact_answers", opts, { rows = options.required, encode = options.required,
-    tokenizer = options.required, most = math.huge, max_new_tokens = 64, title = "" })
+    tokenizer = options.required, most = math.huge, max_new_tokens = 64, title = "", rank = dist.rank(),
+    ranks = dist.world_size() })
   local questions, own, prompts, right = {}, {}, {}, 0
   for _, row in ipairs(o.rows) do
     local messages, answer = text.last_answer(row.messages or {})
@@ -35,7 +37,7 @@ function M.exact_answers(model, net, opts)
     end
   end
   if #questions == 0 then return nil end
-  for i = dist.rank() + 1, #questions, dist.world_size() do
+  for i = o.rank + 1, #questions, o.ranks do
     own[#own + 1], prompts[#prompts + 1] = questions[i], o.encode(questions[i], true)
   end
   net:eval()

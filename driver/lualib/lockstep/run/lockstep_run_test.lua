@@ -84,6 +84,20 @@ t.test("SettingsThatDoNotFitAreRefusedWithWhatWould", function()
   t.raises("--set tags=a: the script's value is an empty table", run.merge, { tags = {} }, { { "tags", "a" } })
 end)
 
+t.test("AWordMayStandForValuesOfAGroup", function()
+  local function axes(...)
+    local settings = {}
+    for i, text in ipairs { ... } do settings[i] = { text:match "^(.-)=(.*)$" } end
+    return run.merge({ axes = { tp = 1, pp = 1, shard = false } }, settings,
+      { axes = { sharded = { shard = true }, plain = { shard = false } } }).axes
+  end
+  local sharded = axes("axes.tp=2", "axes=sharded")
+  t.equal({ sharded.tp, sharded.pp, sharded.shard }, { 2, 1, true })
+  t.equal(axes("axes=sharded", "axes=plain").shard, false)
+  t.raises("--set axes=split: axes is a group of keys; set one of them (or a word: plain, sharded)", axes,
+    "axes=split")
+end)
+
 t.test("NumbersAreFiniteAndTextIsUtf8SinceConfigJsonHoldsThem", function()
   for _, text in ipairs { "nan", "inf", "-inf", "1e400", "-nan" } do
     t.raises("--set lr=" .. text .. ": the value must be a finite number", run.merge, { lr = 1 }, { { "lr", text } })

@@ -35,6 +35,7 @@ local function check(holds, message, ...) if not holds then fail(message, ...) e
 ---@field checks_operations boolean compares each operation with the schedule's: LOCKSTEP_CHECK_PIPELINE=1
 ---@field stages pipeline.Stage[] all of them
 ---@field is_counted boolean whether this rank's loss counts in sums over all ranks
+---@field adapter_config table? of adapters that the model had before it was divided, for lora.save
 ---@field private callee models.CausalLM|sharding.FullyShard
 ---@field private data dist.Group over which gradients are averaged
 ---@field private same dist.Group the ranks with the same micro-batches
@@ -351,6 +352,7 @@ function M.pipeline(net, o)
     share_values(net, o.group)
   end
   local is_tied = net.lm_head == nil
+  local adapter_config = require("lockstep.lora.files").config_before(net) -- which requires parts of sharding
   cut.keep(net, own)
   local has_first, has_last, owner = own[1].is_first, own[#own].is_last, splits.owner_of(net)
   local links = connect(o.group, o.chunks)
@@ -359,7 +361,7 @@ function M.pipeline(net, o)
   net.stage_device = first.device
   local self = setmetatable({ module = net, callee = callee, group = o.group, order = o.order, chunks = o.chunks,
     stages = stages, part = position, data = o.data, same = o.same, schedules = {}, stage_of = stage_finder(net, own),
-    checks_operations = os.getenv "LOCKSTEP_CHECK_PIPELINE" == "1",
+    checks_operations = os.getenv "LOCKSTEP_CHECK_PIPELINE" == "1", adapter_config = adapter_config,
     is_counted = has_last and (not owner or owner.rank == 0) }, Pipeline)
   if is_tied and (has_first or has_last) then
     local ranks = o.group:ranks()

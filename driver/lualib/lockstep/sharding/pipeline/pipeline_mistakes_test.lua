@@ -54,7 +54,8 @@ t.test("OptionsOfReplicasAndAdaptersByThemselvesAreErrors", function()
   local net = fixture.build("llama", { layers = 4 })
   lora.apply(net, { r = 2, targets = { "q_proj" } })
   local model = sharding.parallelize(net, grid)
-  t.raises("lora.save: the model's layers are divided into stages (pp)", lora.save, model, "adapter")
+  t.raises("lora.save: the model has no adapters; call lora.apply before sharding.parallelize", lora.save,
+    new_model({ order = "1f1b" }), "adapter")
   t.raises("lora.merge: the model's layers are divided into stages (pp)", lora.merge, model)
   -- Replicas of the stage would not learn of new adapters, and drift apart.
   t.raises("the module has a pipeline's stages; call this before sharding.parallelize", lora.apply,

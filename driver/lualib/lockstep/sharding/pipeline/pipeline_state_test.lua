@@ -3,6 +3,7 @@
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local fixture = require "pipeline_fixture"
+local lora = require "lockstep.lora"
 local models = require "lockstep.models"
 local optim = require "lockstep.optim"
 local run = require "lockstep.run"
@@ -10,6 +11,7 @@ local runs = require "lockstep.sharding.grid_runs_fixture"
 local sharding = require "lockstep.sharding"
 local splits = require "lockstep.nn.splits"
 local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
 
 local WORLD = dist.world_size()
 local base = run.dir
@@ -43,6 +45,28 @@ end
 for _, case in ipairs(runs.of("pipeline/pipeline_state", "state", WORLD)) do
   local kind, options, order, grid = case.family, { layers = 4 }, case.options, sharding.grid(case.sizes)
   local case_name = runs.name(case)
+
+  -- A later stage has the only adapter, or each stage has some.
+  t.test("AFolderHoldsTheAdaptersOfAllStages_" .. case_name, function()
+    for i, targets in ipairs { { "layers.3.self_attn.o_proj" }, { "q_proj", "v_proj" } } do
+      local expected, net = fixture.build(kind, options), fixture.build(kind, options)
+      for _, one in ipairs { expected, net } do
+        torch.manual_seed(i)
+        lora.apply(one, { r = 2, targets = targets })
+        for name, p in one:named_parameters() do
+          if name:find "lora_B" then torch.no_grad(function() p:normal_() end) end
+        end
+      end
+      local path = dist.all_gather_object(("%s/adapter_%s_%d"):format(base, case_name, i))[1]
+
+      lora.save(fixture.divide(net, grid, order), path)
+
+      local loaded, found = fixture.build(kind, options), expected:state_dict()
+      local count = lora.load(loaded, path)
+      t.equal(count, i == 1 and 1 or 8)
+      for name, tensor in pairs(loaded:state_dict()) do t.equal(tensor, found[name], name) end
+    end
+  end)
 
   t.test("AFolderHoldsTheWholeModel_" .. case_name, function()
     local expected, model = fixture.build(kind, options), new_pipeline(kind, options, grid, order)
