@@ -40,10 +40,12 @@ local config = run.config({
   schedule = "linear", warmup_steps = 10, -- or "cosine", "constant", "stable_decay"
   lora = { r = 8, alpha = 16, dropout = 0.0, targets = "all-linear" }, -- r = 0: all weights
   neftune = 0.0, -- above 0: the size of noise on embeddings in training (NEFTune)
-  max_norm = 1.0, save_every = 40, parallel = "data_parallel", -- or "fully_shard"
+  max_norm = 1.0, save_every = 40,
+  parallel = { tp = 1, fully_shard = false }, -- the grid of ranks: docs/parallelism.md
   precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
 }, { at_least = { seed = 0, steps = 1, pairs_per_step = 1, seq_len = 1, warmup_steps = 0, save_every = 1,
-  ["lora.r"] = 0 } })
+  ["lora.r"] = 0 }, presets = { parallel = { data_parallel = { fully_shard = false },
+  fully_shard = { fully_shard = true } } } })
 torch.manual_seed(config.seed)
 assert(config.on_cut == "error" or config.on_cut == "drop", "--set on_cut takes error or drop: a pair cannot be cut")
 local dir, path = config.model, config.data
@@ -63,11 +65,14 @@ local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 if config.neftune ~= 0 then nn.neftune(net, net:decoder().embed_tokens, { alpha = config.neftune }) end
 local model = sharding.parallel(net, config.parallel)
+local grid = sharding.grid { tp = config.parallel.tp }
 
--- Deals pairs out to the ranks. Every rank gets equally many micro-batches.
+-- Deals pairs out to the rows of dp. Every row gets equally many micro-batches.
 local function deal(pairs_of_step)
-  local batches, report = batching.prepare { samples = pairs_of_step, seq_len = config.seq_len, rank = dist.rank() }
-  return batches[dist.rank() + 1], report
+  local row = grid:rank "dp"
+  local batches, report = batching.prepare { samples = pairs_of_step, seq_len = config.seq_len, rank = row,
+    ranks = grid.dp }
+  return batches[row + 1], report
 end
 
 local function score(batch) return losses.pairs.score(model, batch, config.loss.variant) end
@@ -88,7 +93,7 @@ local function reference_of_all()
     end
   end)
   model:train()
-  dist.all_reduce(log_probs)
+  dist.all_reduce(log_probs, "sum", { group = grid:group "dp" })
   if dist.rank() == 0 then data.save_safetensors(file, { log_probs = log_probs }, { metadata = note }) end
   dist.barrier()
   return log_probs

@@ -32,10 +32,12 @@ local config = run.config({
   lr = 0.0, -- 0: 1e-4 for an adapter, 1e-5 for all weights, 2e-3 for the small model
   schedule = "linear", warmup_steps = 10, -- or "cosine", "constant", "stable_decay"
   lora = { r = 0, alpha = 16, dropout = 0.0, targets = "all-linear" }, -- r > 0: adapters, merged at the end
-  max_norm = 1.0, save_every = 40, parallel = "data_parallel", -- or "fully_shard"
+  max_norm = 1.0, save_every = 40,
+  parallel = { tp = 1, fully_shard = false }, -- the grid of ranks: docs/parallelism.md
   precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
 }, { at_least = { seed = 0, steps = 1, pairs_per_step = 1, seq_len = 1, warmup_steps = 0, save_every = 1,
-  ["lora.r"] = 0 } })
+  ["lora.r"] = 0 }, presets = { parallel = { data_parallel = { fully_shard = false },
+  fully_shard = { fully_shard = true } } } })
 torch.manual_seed(config.seed)
 local dir, path = config.model, config.data
 if dir == "" then
@@ -57,6 +59,7 @@ if config.lora.r ~= 0 then
   log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora)))
 end
 local model = sharding.parallel(net, config.parallel)
+local grid = sharding.grid { tp = config.parallel.tp }
 local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-4 or 1e-5)
 local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
 local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = #train,
@@ -66,9 +69,10 @@ local loader = data.loader { source = train, seed = config.seed, rank = 0, world
 run:state({ model = model, optimizer = optimizer, loader = loader }, { every = config.save_every, keep = 2 })
 run:resume()
 
--- Deals pairs out to the ranks. Every rank gets equally many micro-batches.
+-- Deals pairs out to the rows of dp. Every row gets equally many micro-batches.
 local function deal(pairs_of_step)
-  return batching.prepare({ samples = pairs_of_step, seq_len = config.seq_len, rank = dist.rank() })[dist.rank() + 1]
+  local row = grid:rank "dp"
+  return batching.prepare({ samples = pairs_of_step, seq_len = config.seq_len, rank = row, ranks = grid.dp })[row + 1]
 end
 local function draw()
   local drawn = {}
@@ -102,5 +106,5 @@ if #held_out > 0 then
     return right, count
   end) })
 end
-if config.lora.r > 0 then lora.merge(model) end
+if config.lora.r > 0 then lora.merge(config.parallel.fully_shard and model or net) end
 models.save(model, run.dir .. "/result", { like = dir })

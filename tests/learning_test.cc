@@ -233,13 +233,13 @@ TEST(Grpo, WithoutAnAdapterThereIsNoReference) {
 // --- dpo.lua -------------------------------------------------------------------------------------
 
 TEST(Dpo, ASmallModelComesToPreferTheChosenAnswers) {
-  for (const char* parallel : {"data_parallel", "fully_shard"}) {
+  for (const char* parallel : {"parallel.tp=2", "parallel=fully_shard"}) {
     SCOPED_TRACE(parallel);
     const Folder folder;
 
-    const Ended ended = RunOne(Train(
-        folder, "dpo.lua", 2,
-        {"steps=60", "lora.r=0", "lr=0.002", "held_out=64", absl::StrCat("parallel=", parallel)}));
+    const Ended ended =
+        RunOne(Train(folder, "dpo.lua", 2,
+                     {"steps=60", "lora.r=0", "lr=0.002", "held_out=64", parallel}));
 
     ASSERT_EQ(ended.exit_code, 0) << ended.err;
     const std::vector<double> losses = Values(folder, "loss"),
@@ -265,14 +265,22 @@ TEST(Reward, AModelComesToScoreTheChosenAnswersHigher) {
   EXPECT_GT(Mean(Values(folder, "accuracy"), 50, 10), 0.55);
 }
 
-TEST(Reward, AdaptersOfAShardedModelAreMergedIntoItsFolder) {
-  const Folder folder;
+TEST(Reward, AdaptersOfASplitModelAreMergedIntoItsFolder) {
+  std::vector<double> first;
+  for (const char* parallel : {"parallel=data_parallel", "parallel=fully_shard", "parallel.tp=2"}) {
+    SCOPED_TRACE(parallel);
+    const Folder folder;
 
-  const Ended ended = RunOne(Train(folder, "reward.lua", 2,
-                                   {"steps=4", "held_out=64", "lora.r=8", "parallel=fully_shard"}));
+    const Ended ended =
+        RunOne(Train(folder, "reward.lua", 2, {"steps=4", "held_out=64", "lora.r=8", parallel}));
 
-  ASSERT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_THAT(folder.Read("out/result/config.json"), HasSubstr("ForSequenceClassification"));
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_THAT(folder.Read("out/result/config.json"), HasSubstr("ForSequenceClassification"));
+    const std::vector<double> losses = Values(folder, "loss");
+    ASSERT_THAT(losses, SizeIs(4));
+    if (first.empty()) first = losses;
+    for (size_t step = 0; step < 4; ++step) EXPECT_NEAR(losses[step], first[step], 1e-4);
+  }
 }
 
 std::string Message(const std::string& role, const std::string& content) {
