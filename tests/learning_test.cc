@@ -237,9 +237,8 @@ TEST(Dpo, ASmallModelComesToPreferTheChosenAnswers) {
     SCOPED_TRACE(parallel);
     const Folder folder;
 
-    const Ended ended =
-        RunOne(Train(folder, "dpo.lua", 2,
-                     {"steps=60", "lora.r=0", "lr=0.002", "held_out=64", parallel}));
+    const Ended ended = RunOne(
+        Train(folder, "dpo.lua", 2, {"steps=60", "lora.r=0", "lr=0.002", "held_out=64", parallel}));
 
     ASSERT_EQ(ended.exit_code, 0) << ended.err;
     const std::vector<double> losses = Values(folder, "loss"),
