@@ -152,7 +152,7 @@ class Run:
         rows = []
         for what, start, at in self.faults:
             first = next((moment for _, of, moment in self.steps if of == start + 1), None)
-            if what == kind and (start + 1, "script") in self.phases and first is not None and start < len(self.restarts):
+            if what == kind != "slow" and (start + 1, "script") in self.phases and first is not None and start < len(self.restarts):
                 moments = [at, self.restarts[start]]
                 moments += [self.phases[start + 1, name] for name in ("script", "state", "resumed")] + [first]
                 rows.append([1000 * (b - a) for a, b in zip(moments, moments[1:])])
@@ -164,7 +164,7 @@ class Run:
         until = self.faults[number + 1][2] if number + 1 < len(self.faults) else float("inf")
         detected = next((moment - at for moment in self.complaints if at < moment < until), None)
         next_step = next(((step, moment) for step, of, moment in self.steps if of == start + 1), None)
-        if next_step is None:  # a slow rank, until the next fault
+        if next_step is None or self.faults[number][0] == "slow":  # it is slow until the next fault
             return detected, None, 0
         last = max((step for step, of, _ in self.steps if of <= start), default=-1)
         return detected, next_step[1] - at, max(0, last - next_step[0] + 1)

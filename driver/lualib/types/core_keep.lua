@@ -53,8 +53,8 @@ function Keeper:number() end
 ---@return integer
 function Keeper:newest_start() end
 
---- Says to which start of the run this process belongs. From then on the keeper refuses what processes of earlier starts
---- put or drop. Raises an error if the keeper knows a newer start.
+--- Says to which start of the run this process belongs. From then on the keeper refuses what processes of earlier
+--- starts put or drop. Raises an error if the keeper knows a newer start.
 ---@param start integer
 function Keeper:begin(start) end
 
