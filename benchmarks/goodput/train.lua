@@ -39,10 +39,14 @@ local config = run.config {
 
 --- Prints a moment.
 local function tell(what, step)
-  print(("%s %d %.6f"):format(what, step, core.now()))
+  print(("%s %d of start %d %.6f"):format(what, step, run.restarts, core.now()))
   io.stdout:flush()
 end
 print("I am " .. rank .. " pid " .. C.getpid())
+local function tell_phase(name)
+  if config.says_steps and rank == 0 then tell("phase " .. name, 0) end
+end
+tell_phase "script"
 
 torch.manual_seed(1)
 local model = sharding.data_parallel(nn.Sequential { nn.Linear(config.width, config.width), nn.Tanh(),
@@ -50,7 +54,9 @@ local model = sharding.data_parallel(nn.Sequential { nn.Linear(config.width, con
 local optimizer = optim.AdamW(model:parameters(), { lr = 1e-3 })
 run:state({ model = model, optimizer = optimizer }, { every = config.every, async = config.async,
   memory_every = config.memory_every > 0 and config.memory_every or nil })
+tell_phase "state"
 run:resume()
+tell_phase "resumed"
 
 local is_slow = false
 

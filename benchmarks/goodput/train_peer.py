@@ -26,7 +26,8 @@ warnings.filterwarnings("ignore")
 
 
 def tell(what, step):
-    print(f"{what} {step} {time.monotonic():.6f}", flush=True)
+    start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    print(f"{what} {step} of start {start} {time.monotonic():.6f}", flush=True)
 
 
 def shut_down_sockets():

@@ -10,6 +10,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,6 +39,7 @@ absl::StatusOr<KeeperClient> KeeperClient::Connect(const std::string& name) {
   const absl::StatusOr<Received> hello = client.Ask(Request::kHello, {}, -1);
   if (!hello.ok()) return hello.status();
   client.number_ = hello->packet.snapshot.bytes;
+  client.newest_start_ = hello->packet.start;
   return client;
 }
 
@@ -98,11 +100,16 @@ absl::StatusOr<KeeperClient> KeeperClient::Start(const std::string& program,
 }
 
 KeeperClient::KeeperClient(KeeperClient&& other) noexcept
-    : socket_(std::exchange(other.socket_, -1)), number_(other.number_) {}
+    : socket_(std::exchange(other.socket_, -1)),
+      number_(other.number_),
+      newest_start_(other.newest_start_),
+      start_(other.start_) {}
 
 KeeperClient& KeeperClient::operator=(KeeperClient&& other) noexcept {
   std::swap(socket_, other.socket_);
   number_ = other.number_;
+  newest_start_ = other.newest_start_;
+  start_ = other.start_;
   return *this;
 }
 
@@ -114,10 +121,20 @@ absl::StatusOr<Received> KeeperClient::Ask(Request request, const Snapshot& snap
   Packet packet;
   packet.request = request;
   packet.snapshot = snapshot;
-  if (Send(socket_, packet, fd)) {
-    if (const auto received = Receive(socket_); received.has_value()) return *received;
-  }
-  return absl::UnavailableError("the keeper is gone");
+  packet.start = start_;
+  const bool is_sent = Send(socket_, packet, fd);
+  const std::optional<Received> received = is_sent ? Receive(socket_) : std::nullopt;
+  if (!received.has_value()) return absl::UnavailableError("the keeper is gone");
+  if (received->packet.is_refused == 0) return *received;
+  return absl::FailedPreconditionError(
+      absl::StrCat("this process is of start ", start_,
+                   " of the run, and a newer one uses the keeper of the snapshots in memory; "
+                   "end this process"));
+}
+
+absl::Status KeeperClient::Begin(int64_t start) {
+  start_ = start;
+  return Ask(Request::kBegin, {}, -1).status();
 }
 
 absl::Status KeeperClient::Put(const Snapshot& snapshot, int fd) {

@@ -39,6 +39,14 @@ class KeeperClient {
     return number_;
   }  // of the keeper: ranks that share one know it by that
 
+  // The newest start of the run that the keeper knew when this client connected; 0: none.
+  int64_t newest_start() const { return newest_start_; }
+
+  // Says to which start of the run this client belongs. From then on the keeper refuses what ranks
+  // of earlier starts put or drop: they get FailedPrecondition. So does this call, if the keeper
+  // knows a newer start.
+  absl::Status Begin(int64_t start);
+
   // Hands over memory, which stays with the keeper whatever becomes of this process.
   absl::Status Put(const Snapshot& snapshot, int fd);
 
@@ -55,6 +63,8 @@ class KeeperClient {
 
   int socket_ = -1;
   uint64_t number_ = 0;
+  int64_t newest_start_ = 0;
+  int64_t start_ = 0;
 };
 
 }  // namespace lockstep::driver

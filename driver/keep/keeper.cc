@@ -36,8 +36,17 @@ class Snapshots {
   Packet Answer(const Received& received, uint64_t own_number, int& fd) {
     Packet answer = received.packet;
     const Snapshot& asked = received.packet.snapshot;
+    if (IsOfEarlierStart(received.packet)) {
+      if (received.fd >= 0) close(received.fd);
+      answer.is_refused = 1;
+      return answer;
+    }
     switch (received.packet.request) {
-      case Request::kHello: answer.snapshot.bytes = own_number; break;
+      case Request::kHello:
+        answer.snapshot.bytes = own_number;
+        answer.start = newest_start_;
+        break;
+      case Request::kBegin: newest_start_ = received.packet.start; break;
       case Request::kPut:
         answer.is_found = received.fd >= 0 ? 1 : 0;
         if (received.fd >= 0) Put(asked, received.fd);
@@ -67,6 +76,16 @@ class Snapshots {
   }
 
  private:
+  // A rank may outlive its start of the run: one that was stopped, or that an agent which died has
+  // left behind. It must not replace or drop what a newer start relies on. Nor may it drop memory
+  // in order to write to it again, which a newer start may be reading.
+  bool IsOfEarlierStart(const Packet& packet) const {
+    const bool changes_something = packet.request == Request::kBegin ||
+                                   packet.request == Request::kPut ||
+                                   packet.request == Request::kDrop;
+    return changes_something && packet.start < newest_start_;
+  }
+
   // What the owner has of this step and later ones is of another past. Of the steps before, one
   // stays; what is older is of no use to anybody.
   void Put(const Snapshot& snapshot, int fd) {
@@ -95,6 +114,7 @@ class Snapshots {
 
   std::vector<Kept> kept_;
   bool was_dropped_ = false;
+  int64_t newest_start_ = 0;
 };
 
 int Listen(const std::string& name) {

@@ -160,6 +160,25 @@ TEST(Keeper, AStepThatIsDoneAgainReplacesItAndTheLaterOnes) {
   EXPECT_EQ(TextOf(keeper, 0, 2), "new");
 }
 
+TEST(Keeper, ARankOfAnEarlierStartOfTheRunReplacesAndDropsNothing) {
+  const std::string name = NewName();
+  KeeperClient earlier = Start(name);
+  ASSERT_TRUE(earlier.Begin(1).ok());
+  ASSERT_TRUE(earlier.Put(Of(0, 2), SlabOf("old").fd()).ok());
+  absl::StatusOr<KeeperClient> newer = KeeperClient::Connect(name);
+  ASSERT_TRUE(newer.ok()) << newer.status();
+  EXPECT_EQ(newer->newest_start(), 1);
+  ASSERT_TRUE(newer->Begin(2).ok());
+  ASSERT_TRUE(newer->Put(Of(0, 4), SlabOf("new").fd()).ok());
+
+  EXPECT_TRUE(absl::IsFailedPrecondition(earlier.Put(Of(0, 4), SlabOf("old").fd())));
+  EXPECT_TRUE(absl::IsFailedPrecondition(earlier.Drop(0, 2)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(earlier.Begin(1)));
+
+  EXPECT_THAT(Listed(*newer), ElementsAre("0:2", "0:4"));
+  EXPECT_EQ(TextOf(*newer, 0, 4), "new");
+}
+
 TEST(Keeper, SnapshotsOfAnotherNumberOfRanksGoWhenTwoNewerOnesAreThere) {
   KeeperClient keeper = Start(NewName());
   for (const int owner : {0, 1, 2}) ASSERT_TRUE(keeper.Put(Of(owner, 5, 3), SlabOf("x").fd()).ok());
@@ -223,6 +242,12 @@ TEST(Keeper, AKilledKeeperLeavesNoMemoryAndCallsSaySo) {
   EXPECT_FALSE(IsOpenSomewhere(memory));
 }
 
+Packet CountRequest() {
+  Packet packet;
+  packet.request = Request::kCount;
+  return packet;
+}
+
 TEST(Keeper, ADescriptorThatComesWithAnotherRequestIsClosed) {
   const std::string name = NewName();
   KeeperClient keeper = Start(name);
@@ -234,7 +259,7 @@ TEST(Keeper, ADescriptorThatComesWithAnotherRequestIsClosed) {
   {
     const Slab slab = SlabOf("weights");
     ASSERT_EQ(fstat(slab.fd(), &memory), 0);
-    ASSERT_TRUE(Send(connection, Packet{Request::kCount, 0, {}}, slab.fd()));
+    ASSERT_TRUE(Send(connection, CountRequest(), slab.fd()));
     ASSERT_TRUE(Receive(connection).has_value());
   }
 
@@ -255,7 +280,7 @@ TEST(Keeper, ServesWhoWaitedWhileItHadNoFreeDescriptor) {
   sockaddr_un address;
   const socklen_t size = AddressOf(name, address);
   ASSERT_EQ(connect(connection, reinterpret_cast<sockaddr*>(&address), size), 0);
-  ASSERT_TRUE(Send(connection, Packet{Request::kCount, 0, {}}, -1));
+  ASSERT_TRUE(Send(connection, CountRequest(), -1));
   for (int i = 0; i < 100; ++i) EXPECT_THAT(Listed(keeper), IsEmpty());
 
   ASSERT_EQ(prlimit(pid, RLIMIT_NOFILE, &before, nullptr), 0);

@@ -20,10 +20,12 @@ struct Snapshot {
   int32_t world = 0;  // the number of ranks of the run
   uint64_t bytes = 0;
   uint32_t crc32 = 0;
+  int64_t start = 0;  // of the run, which took it: shares of two starts are not one state
 };
 
 enum class Request : uint32_t {
-  kHello,  // answer: `bytes` is the keeper's own number
+  kHello,  // answer: `bytes` is the keeper's own number, `start` the newest one that it knows
+  kBegin,  // from now on, puts and drops of earlier starts than `start` are refused
   kPut,    // answer: none. Replaces what the owner has of this step and of later ones
   kDrop,   // the snapshot of this owner and step
   kCount,  // answer: `bytes` is the number of snapshots
@@ -33,7 +35,9 @@ enum class Request : uint32_t {
 
 struct Packet {
   Request request = Request::kHello;
-  uint32_t is_found = 0;  // of an answer
+  uint32_t is_found = 0;    // of an answer
+  uint32_t is_refused = 0;  // of an answer: a newer start of the run uses the keeper
+  int64_t start = 0;        // of the run, to which the asking rank belongs
   Snapshot snapshot;
 };
 

@@ -17,7 +17,7 @@ expect() {
 }
 
 # --- The form of the files -------------------------------------------------------------------------------------------
-for file in lockstep.sbatch node.sh; do
+for file in lockstep.sbatch elastic.sbatch node.sh; do
   bash -n "$launch/$file" || failed=1
   ! command -v shellcheck >/dev/null || shellcheck "$launch/$file" || failed=1
 done
@@ -62,14 +62,20 @@ LUA
 cat >bin/srun <<'SRUN'
 #!/usr/bin/env bash
 pids=()
+export BATCH=$PPID
+while [[ $1 == --* ]]; do shift; done
+trap 'told=1' TERM
 for ((task = 0; task < SLURM_NTASKS; task++)); do
   SLURM_STEP_ID=0 SLURM_PROCID=$task SLURM_LOCALID=$task "$@" &
   pids+=($!)
 done
+trap 'kill -TERM "${pids[@]}"' TERM
+[[ -z ${told-} ]] || kill -TERM "${pids[@]}"
 highest=0
 for pid in "${pids[@]}"; do
   code=0
   wait "$pid" || code=$?
+  ! kill -0 "$pid" 2>/dev/null || wait "$pid" || code=$?  # the trap has ended the first wait
   ((code <= highest)) || highest=$code
 done
 exit "$highest"
@@ -89,6 +95,34 @@ expect "sbatch: the same job goes on" "$out" $'rank 0 of 2 has resumed: true\nra
 out=$(batch missing.lua)
 expect "sbatch: the code of a wrong command line" $? 2
 expect "sbatch: nothing is requeued then" "$out" ""
+
+# torchrun prints its arguments. The agent of the first machine then ends well, or gives the shell SIGTERM and waits for
+# its own.
+cat >bin/torchrun <<'TORCHRUN'
+#!/usr/bin/env bash
+trap 'exit 1' TERM
+((SLURM_PROCID == 0)) || exit "$CODE"
+printf '%s\n' "$*"
+[[ -z ${TOLD-} ]] && exit "$CODE"
+until [[ $(sed -n 's/^SigCgt:.*\(.\)...$/\1/p' "/proc/$BATCH/status") == [4-7c-f] ]]; do :; done
+kill -TERM "$BATCH"
+read -r <> <(:)  # until SIGTERM
+TORCHRUN
+chmod +x bin/torchrun
+elastic() {
+  SLURM_JOB_ID=4712 SLURM_NTASKS=2 SLURM_JOB_NUM_NODES=5 SLURMD_NODENAME=node0 PORT=29500 \
+    bash "$launch/elastic.sbatch" train.lua --set lr=1 2>err
+}
+out=$(CODE=0 elastic)
+expect "elastic: the code of a run that ends well" $? 0
+expect "elastic: what torchrun gets" "$out" "--no-python --nnodes 4:5 --nproc-per-node 8 --max-restarts 10 \
+--rdzv-backend c10d --rdzv-endpoint node0:29500 --rdzv-id 4712 $LOCKSTEP/bin/lockstep --run-dir $RUNS/4712 train.lua --set lr=1"
+out=$(CODE=1 elastic)
+expect "elastic: the code of a failed run" $? 1
+expect "elastic: a failed run is not requeued" "${out##*$'\n'}" "$(CODE=0 elastic)"
+out=$(CODE=1 TOLD=1 elastic)
+expect "elastic: the code after SIGTERM" $? 1
+expect "elastic: a job that SIGTERM ended is requeued" "${out##*$'\n'}" "scontrol requeue 4712"
 
 # --- Kubernetes ------------------------------------------------------------------------------------------------------
 # Prints the variables and the command of a pod, with fewer ranks, and with paths and names of this machine.

@@ -39,6 +39,7 @@ function Slab:tensor() end
 ---@field world integer the number of ranks of the run
 ---@field bytes integer
 ---@field crc32 string
+---@field start integer of the run: shares of two starts are not one state
 
 --- A connection to a keeper. Each method raises an error if the keeper is gone.
 ---@class lockstep.core.keep.Keeper
@@ -48,13 +49,23 @@ local Keeper = {}
 ---@return integer
 function Keeper:number() end
 
+--- The newest start of the run that the keeper knew at keep.connect; 0: none.
+---@return integer
+function Keeper:newest_start() end
+
+--- Says to which start of the run this process belongs. From then on the keeper refuses what processes of earlier
+--- starts put or drop. Raises an error if the keeper knows a newer start.
+---@param start integer
+function Keeper:begin(start) end
+
 --- Hands over a slab. It replaces what the owner has of this step and later ones.
 ---@param slab lockstep.core.keep.Slab
 ---@param owner integer
 ---@param step integer
 ---@param world integer
 ---@param crc32 string
-function Keeper:put(slab, owner, step, world, crc32) end
+---@param start integer of the run, which took the snapshot
+function Keeper:put(slab, owner, step, world, crc32, start) end
 
 ---@param owner integer
 ---@param step integer

@@ -164,7 +164,19 @@ int Number(lua_State* state) {
   return 1;
 }
 
-// keeper:put(slab, owner, step, world, crc32)
+// keeper:newest_start() -> the newest start of the run that the keeper knew at `connect`
+int NewestStart(lua_State* state) {
+  PushInteger(state, ReadKeeper(state).newest_start());
+  return 1;
+}
+
+// keeper:begin(start)
+int Begin(lua_State* state) {
+  Check(ReadKeeper(state).Begin(ReadInteger(state, 2, "begin: start")));
+  return 0;
+}
+
+// keeper:put(slab, owner, step, world, crc32, start)
 int Put(lua_State* state) {
   const SharedSlab& slab = ReadObject<SharedSlab>(state, 2, "slab");
   driver::Snapshot snapshot;
@@ -174,6 +186,7 @@ int Put(lua_State* state) {
   snapshot.bytes = slab->bytes();
   if (!absl::SimpleHexAtoi(ReadString(state, 6, "put: crc32"), &snapshot.crc32))
     throw Error("put: crc32 must be hexadecimal digits");
+  snapshot.start = ReadInteger(state, 7, "put: start");
   Check(ReadKeeper(state).Put(snapshot, slab->fd()));
   return 0;
 }
@@ -185,7 +198,7 @@ int Drop(lua_State* state) {
   return 0;
 }
 
-// keeper:list() -> {{owner =, step =, world =, bytes =, crc32 =}, ...}
+// keeper:list() -> {{owner =, step =, world =, bytes =, crc32 =, start =}, ...}
 int List(lua_State* state) {
   const std::vector<driver::Snapshot> snapshots = ValueOrThrow(ReadKeeper(state).List());
   PushArray(state, snapshots, [&](const driver::Snapshot& one) {
@@ -195,6 +208,7 @@ int List(lua_State* state) {
     SetInteger(state, "world", one.world);
     SetInteger(state, "bytes", static_cast<int64_t>(one.bytes));
     SetString(state, "crc32", absl::StrFormat("%08x", one.crc32));
+    SetInteger(state, "start", one.start);
   });
   return 1;
 }
@@ -213,8 +227,13 @@ int OpenKeep(lua_State* state) {
   RegisterObject<TensorFile>(state, {{"bytes", PackedBytes}, {"write", PackedWrite}});
   RegisterObject<SharedSlab>(state,
                              {{"bytes", SlabBytes}, {"path", SlabPath}, {"tensor", SlabTensor}});
-  RegisterObject<driver::KeeperClient>(
-      state, {{"number", Number}, {"put", Put}, {"drop", Drop}, {"list", List}, {"get", Get}});
+  RegisterObject<driver::KeeperClient>(state, {{"number", Number},
+                                               {"newest_start", NewestStart},
+                                               {"begin", Begin},
+                                               {"put", Put},
+                                               {"drop", Drop},
+                                               {"list", List},
+                                               {"get", Get}});
   lua_newtable(state);
   SetFunctions(state, {{"pack", Pack}, {"slab", NewSlab}, {"name", Name}, {"connect", Connect}});
   return 1;

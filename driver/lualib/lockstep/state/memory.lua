@@ -29,6 +29,7 @@ local PIECE = 64 * 2 ^ 20
 local keeper ---@type lockstep.core.keep.Keeper?
 local name ---@type string? of the keepers; nil: there are no snapshots
 local limit_gib ---@type number?
+local start ---@type integer of the run, counted by its keepers
 local resumed ---@type integer the step that this process has resumed from
 --- The snapshots that this process has handed over, by owner: the last one first. The one that it has resumed from
 --- has no slab.
@@ -40,6 +41,20 @@ local function connect()
   local reason
   keeper, reason = core_keep.connect(name, true)
   if not keeper then error(reason, 0) end
+  return keeper:newest_start()
+end
+
+--- Numbers this start of the run, by one more than any that a keeper of its machines knows. Collective.
+---
+--- A rank may outlive its start: one that was stopped, or whose agent of torchrun was killed. A keeper that knows of a
+--- newer start refuses what such a rank hands over or drops. On a machine that the newer start does not use, the rank can
+--- still hand over its share; that is never taken as part of a newer start's snapshot. Our own launcher starts ranks only
+--- when all those before have ended. run.restarts would not do as this number: agents of torchrun that joined later count
+--- from 0, and a command that is given again does, too.
+local function number_start(newest)
+  start = 0
+  for _, known in ipairs(agreement.values(newest)) do start = math.max(start, known + 1) end
+  agreement.together(CALLER, function() keeper:begin(start) end)
 end
 
 --- Calls fn(keeper). If the keeper is gone, says so and calls fn with a new one, which holds nothing.
@@ -51,6 +66,7 @@ local function ask(fn)
     :format(dist.rank()))
   held = {}
   connect()
+  keeper:begin(start)
   return fn(keeper)
 end
 
@@ -69,7 +85,7 @@ function M.begin(opts)
   -- A test's ranks act as several machines.
   name = agreement.values(own)[1] .. (os.getenv "LOCKSTEP_KEEPER" or "")
   limit_gib, resumed = opts.limit_gib, 0
-  agreement.together(CALLER, connect)
+  number_start(agreement.together(CALLER, connect))
 end
 
 --- Returns whether snapshots are taken.
@@ -143,8 +159,8 @@ local function forget_from(owner, step)
 end
 
 --- Drops what this machine has of this step and of later ones: it is of a past before the run was resumed. All ranks do
---- so before one hands over its share of the step, so that shares of two pasts never count as one snapshot. The step
---- that was resumed is of the same past, and stays until it is replaced.
+--- so before one hands over its share of the step, so that shares of two pasts never count as one snapshot: one start of
+--- the run may resume more than once. The step that was resumed is of the same past, and stays until it is replaced.
 local function drop_from(step)
   if step == resumed then step = step + 1 end
   for _, one in ipairs(ask(function(k) return k:list() end)) do
@@ -154,7 +170,7 @@ local function drop_from(step)
 end
 
 local function hand_over(slab, owner, step, crc32)
-  ask(function(k) k:put(slab, owner, step, dist.world_size(), crc32) end)
+  ask(function(k) k:put(slab, owner, step, dist.world_size(), crc32, start) end)
   held[owner] = held[owner] or {} -- of a new keeper
   forget_from(owner, step)
   table.insert(held[owner], 1, { step = step, slab = slab })
@@ -214,12 +230,14 @@ end
 ---@class state.Snapshot
 ---@field step integer
 ---@field world integer
+---@field start integer of the run, which took it
 ---@field holders table<integer, integer[]> ranks whose machine has the owner's share, by owner
 ---@field bytes table<integer, integer> of a share, by owner
 ---@field crc32 table<integer, string> by owner
 ---@field ranks {keeper: integer, limit: number, list: table[]}[] by rank: what its machine has
 
---- Returns the newest snapshot that the machines have whole, or nil. Collective.
+--- Returns the newest snapshot that the machines have whole, or nil: the last one of the last start that left one.
+--- Collective.
 ---@return state.Snapshot?
 function M.newest()
   if not name then return nil end
@@ -231,9 +249,9 @@ function M.newest()
   local by_key, found = {}, nil
   for rank, machine in ipairs(ranks) do
     for _, one in ipairs(machine.list) do
-      local key = one.step .. " " .. one.world
-      by_key[key] = by_key[key]
-        or { step = one.step, world = one.world, holders = {}, bytes = {}, crc32 = {}, ranks = ranks }
+      local key = ("%d %d %d"):format(one.step, one.world, one.start)
+      by_key[key] = by_key[key] or { step = one.step, world = one.world, start = one.start, holders = {}, bytes = {},
+        crc32 = {}, ranks = ranks }
       local snapshot = by_key[key]
       if not snapshot.holders[one.owner] then
         snapshot.holders[one.owner], snapshot.bytes[one.owner] = {}, one.bytes
@@ -246,7 +264,9 @@ function M.newest()
     local snapshot = by_key[key]
     local is_whole = true
     for owner = 0, snapshot.world - 1 do is_whole = is_whole and snapshot.holders[owner] ~= nil end
-    if is_whole and (not found or snapshot.step > found.step) then found = snapshot end
+    local is_newer = not found or snapshot.start > found.start
+      or snapshot.start == found.start and snapshot.step > found.step
+    if is_whole and is_newer then found = snapshot end
   end
   return found
 end
@@ -330,7 +350,9 @@ local function gather(snapshot, shares, receivers)
       broadcast_share(from, bytes, slab)
       for _, step in ipairs {
         function()
-          if receives then keeper:put(slab, owner, snapshot.step, snapshot.world, snapshot.crc32[owner]) end
+          if receives then
+            keeper:put(slab, owner, snapshot.step, snapshot.world, snapshot.crc32[owner], snapshot.start)
+          end
         end,
         function() shares[owner] = shares[owner] or keeper:get(owner, snapshot.step) end,
         function()

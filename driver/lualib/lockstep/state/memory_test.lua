@@ -134,6 +134,41 @@ t.test("SharesOfTwoPastsAreNotOneSnapshot", function()
   t.equal(fingerprint(objects), expected[3])
 end)
 
+t.test("ARankOfAnEarlierStartCannotReplaceOrDropWhatANewerOneReliesOn", function()
+  local objects, step_of = prepare(KINDS[1])
+  t.equal(run:resume(), 6)
+  local newer = core_keep.connect(core_keep.name(run.dir), false)
+  dist.barrier()
+  newer:begin(newer:newest_start() + 1) -- as the next start of the run, whose ranks find 4 and 6
+  local before = newer:list()
+  dist.barrier()
+
+  t.raises("a newer one uses the keeper", train, objects, step_of, 14)
+
+  t.equal(newer:list(), before)
+  t.equal(memory.newest().step, 6)
+end)
+
+t.test("AShareOfAnEarlierStartIsNotPartOfANewerOnesSnapshot", function()
+  if world == 1 then return end
+  local objects, _, expected = prepare(KINDS[1])
+  local keeper = core_keep.connect(core_keep.name(run.dir), false)
+  local start = keeper:newest_start()
+  dist.barrier()
+  if rank == 0 then -- as what a lingering rank left on a machine that the newer start did not use
+    keeper:begin(start)
+    local slab = keeper:get(1, 6)
+    for _, one in ipairs(keeper:list()) do
+      if one.owner == 1 and one.step == 6 then keeper:put(slab, 1, 6, world, one.crc32, start - 1) end
+    end
+  end
+  dist.barrier()
+
+  t.equal(run:resume(), 4)
+
+  t.equal(fingerprint(objects), expected[4])
+end)
+
 t.test("ADamagedByteOnOneMachineIsMendedFromItsPartner", function()
   if world == 1 then return end
   as_machines(2)
@@ -298,7 +333,9 @@ t.test("TwoSnapshotsOfAShareAreThereAtMostAfterResuming", function()
   local before = of_own()[1]
   local slab = keeper:get(rank, before.step)
   run:state(objects, { memory_every = 3 }) -- as in a new process, which finds what the one before has left
-  keeper:put(slab, rank, before.step, world, before.crc32)
+  keeper = core_keep.connect(core_keep.name(run.dir), false)
+  keeper:begin(keeper:newest_start())
+  keeper:put(slab, rank, before.step, world, before.crc32, keeper:newest_start())
   t.equal(run:resume(), 4)
   local new_slab, most = core_keep.slab, 0
   core_keep.slab = function(bytes) -- luacheck: ignore 122
