@@ -257,6 +257,27 @@ TEST(Restarts, LeaveNothingInTheLauncherAndUseOneFolder) {
   EXPECT_THAT(folder.List("runs"), SizeIs(1));
 }
 
+// The rank waits for that: until it is reaped, an ended process has its entry in /proc.
+TEST(Restarts, WhatRanksLeaveBehindIsReaped) {
+  const Folder folder;
+  folder.Write("leave.lua", R"(
+    local pipe = io.popen "true & echo $!"
+    local path = ("/proc/%d/stat"):format(pipe:read "*n")
+    pipe:close()
+    local file = io.open(path)
+    while file do
+      file:close()
+      file = io.open(path)
+    end
+    print "it is gone"
+  )");
+
+  const Ended ended = RunOne(Lockstep(folder, {"--restarts", "1", "leave.lua"}));
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("it is gone"));
+}
+
 TEST(Restarts, AreCountedWhereTorchrunStartsTheRanks) {
   for (const char* count : {"0", "3"}) {
     const Folder folder;

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -353,6 +354,23 @@ class Launcher {
       has_failed_ = true;
       BeginEnd({DescribeDeath(process), ExitCode(status)});
     }
+    if (template_ != nullptr) ReapAdopted();
+  }
+
+  // With a template this process adopts what ranks have left behind, keepers of snapshots among
+  // them. An ended one takes a number of a process until it is reaped.
+  void ReapAdopted() {
+    siginfo_t info{};
+    while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid > 0 &&
+           info.si_pid != template_->pid() && !IsRank(info.si_pid)) {
+      waitpid(info.si_pid, nullptr, WNOHANG);
+      info.si_pid = 0;
+    }
+  }
+
+  bool IsRank(pid_t pid) const {
+    return std::ranges::any_of(processes_,
+                               [pid](const RankProcess& process) { return process.pid == pid; });
   }
 
   // It stays a zombie until it is reaped, and its process group's number its own.

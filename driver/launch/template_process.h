@@ -45,6 +45,8 @@ class TemplateProcess {
   // then.
   pid_t Fork(const ForkedStart& start);
 
+  pid_t pid() const { return pid_; }  // -1: it does not run
+
  private:
   void End();
 

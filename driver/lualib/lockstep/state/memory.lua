@@ -47,10 +47,10 @@ end
 --- Numbers this start of the run, by one more than any that a keeper of its machines knows. Collective.
 ---
 --- A rank may outlive its start: one that was stopped, or whose agent of torchrun was killed. A keeper that knows of a
---- newer start refuses what such a rank hands over or drops. On a machine that the newer start does not use, the rank can
---- still hand over its share; that is never taken as part of a newer start's snapshot. Our own launcher starts ranks only
---- when all those before have ended. run.restarts would not do as this number: agents of torchrun that joined later count
---- from 0, and a command that is given again does, too.
+--- newer start refuses what such a rank hands over or drops. On a machine that the newer start does not use, the rank
+--- can still hand over its share; that is never taken as part of a newer start's snapshot. Our own launcher starts
+--- ranks only when all those before have ended. run.restarts would not do as this number: agents of torchrun that
+--- joined later count from 0, and a command that is given again does, too.
 local function number_start(newest)
   start = 0
   for _, known in ipairs(agreement.values(newest)) do start = math.max(start, known + 1) end
@@ -159,8 +159,8 @@ local function forget_from(owner, step)
 end
 
 --- Drops what this machine has of this step and of later ones: it is of a past before the run was resumed. All ranks do
---- so before one hands over its share of the step, so that shares of two pasts never count as one snapshot: one start of
---- the run may resume more than once. The step that was resumed is of the same past, and stays until it is replaced.
+--- so before one hands over its share of the step, so that shares of two pasts never count as one snapshot: one start
+--- of the run may resume more than once. The step that was resumed is of the same past, and stays until it is replaced.
 local function drop_from(step)
   if step == resumed then step = step + 1 end
   for _, one in ipairs(ask(function(k) return k:list() end)) do
