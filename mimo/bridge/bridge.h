@@ -92,7 +92,7 @@ namespace lockstep::mimo {
 using NewGroup = std::function<c10::intrusive_ptr<c10d::ProcessGroup>(const std::vector<int>& ranks,
                                                                       const std::string& purpose)>;
 
-// Which rows of its replica a rank of `to` receives.
+// The rows of its replica that a rank of `to` receives.
 enum class Receives {
   kReplica,  // all
   kChunk,    // the needs of its cp coordinate, the same on its tp ranks

@@ -158,7 +158,7 @@ void ExpectAThirdOnEachRank(const Module& language, Receives receives) {
   EXPECT_EQ(groups.made["bridge vision -> language"]->bytes_received, rank->rank == 0 ? 0 : 32);
   EXPECT_EQ(groups.made.count("bridge vision -> language, replica of language"),
             rank->rank > 0 && needs_all ? 1 : 0);
-  if (rank->rank > 0) EXPECT_EQ(y.nbytes(), needs_all ? 96 : 32);
+  EXPECT_EQ(y.nbytes(), rank->rank == 0 ? 0 : needs_all ? 96 : 32);
   End(*world);
 }
 

@@ -113,8 +113,8 @@ struct RankRoute {
 };
 RankRoute RouteOfRank(const Route& route, int64_t rank);
 
-// The rows that the receiving lanes need. The lanes of each replica form equally many parts, of
-// neighbouring lanes: its cp coordinates, or its single ranks. needs[dp_rank * parts + part] has
+// The rows that the receiving lanes need. The neighbouring lanes of a replica form parts: its cp
+// coordinates, or its single ranks. needs[dp_rank * parts + part] has
 // the rows of one part as ascending ranges that do not overlap, counted from 0 in its replica's
 // shard. Parts may need the same rows, and no part need need a row.
 using Needs = std::vector<std::vector<Range>>;

@@ -325,6 +325,14 @@ end
 ---@return torch.Tensor|torch.Tensor[]
 function Bridge:__call(x, opts) return self:start(x, opts):wait() end
 
+---@class mimo.BridgeOptions
+---@field topology mimo.Topology
+---@field from string
+---@field to string
+---@field dim integer?
+---@field audit boolean?
+---@field needs "cp"|"tp-cp"|nil
+
 --- Makes a bridge between two modules' grids, of any sizes. Collective: every rank of both modules makes it, in the
 --- same order as its other bridges.
 ---
@@ -333,21 +341,21 @@ function Bridge:__call(x, opts) return self:start(x, opts):wait() end
 ---
 --- needs = "cp" is for ranks of `to` that keep a chunk of each sequence, and would drop the rows of other chunks. Every
 --- call then states, in `needs`, the rows that each of them takes: one list for each cp rank of each replica of `to`,
---- the same lists on every rank of both modules. Rows count from 0 in the replica's samples, and ascend. Only these rows
---- are sent, and y has them in this order. Its gradient is added to those of other chunks with the same row.
+--- the same lists on every rank of both modules. Rows count from 0 in the replica's samples, and ascend. Only these
+--- rows are sent, and y has them in this order. Its gradient is added to those of other chunks with the same row.
 ---
 ---     local y = bridge(x, { rows_per_sample = { 3, 5 }, needs = { { 0, 1, 6, 7 }, { 2, 3, 4, 5 } } }) -- cp 2
 ---
---- With "cp" the tp ranks have the needs of their cp rank in common, and the same gradient of y. needs = "tp-cp" takes a
+--- With "cp" the tp ranks of a cp rank need the same rows, and have the same gradient of y. needs = "tp-cp" takes a
 --- list for each rank (tp varies fastest, then cp), and adds up the gradients of all, as sequence parallelism needs it.
----@param opts {topology: mimo.Topology, from: string, to: string, dim: integer?, audit: boolean?, needs: "cp"|"tp-cp"|nil}
+---@param opts mimo.BridgeOptions
 ---@return mimo.Bridge
 function M.bridge(opts)
   local o = options.read("mimo.bridge", opts,
     { topology = options.required, from = options.required, to = options.required, dim = 0, audit = false,
       needs = options.optional })
-  plain.check(o.needs == nil or o.needs == "cp" or o.needs == "tp-cp", 'mimo.bridge: needs must be "cp" or "tp-cp", not '
-    .. "%s", type(o.needs) == "string" and '"' .. o.needs .. '"' or "a " .. type(o.needs))
+  plain.check(o.needs == nil or o.needs == "cp" or o.needs == "tp-cp", 'mimo.bridge: needs must be "cp" or "tp-cp", '
+    .. "not %s", type(o.needs) == "string" and '"' .. o.needs .. '"' or "a " .. type(o.needs))
   plain.check(not (o.audit and o.needs == "tp-cp"), 'mimo.bridge: audit compares tp ranks with the same rows, and with '
     .. 'needs = "tp-cp" each has its own; leave audit out')
   collectgarbage() -- bridges that the script has dropped can be freed now

@@ -1,5 +1,5 @@
---- Bridges whose receivers take only the rows that they need, on random topologies, against one process in float64. Each
---- part of a replica has a loss of its own of its rows, so a row that several parts need has several gradients.
+--- Bridges whose receivers take only the rows that they need, on random topologies, against one process in float64.
+--- Each part of a replica has a loss of its own of its rows, so a row that several parts need has several gradients.
 
 local dist = require "lockstep.distributed"
 local mimo = require "lockstep.mimo"
@@ -112,7 +112,8 @@ for number = 1, CASES do
     local from, to = draw_modules(draw)
     local axes = draw(0, 1) == 0 and "cp" or "tp-cp"
     local parts = axes == "cp" and to.cp or to.tp * to.cp
-    local text = ("%s; dp %d tp %d cp %d -> dp %d tp %d cp %d"):format(axes, from.dp, from.tp, from.cp, to.dp, to.tp, to.cp)
+    local text = ("%s; dp %d tp %d cp %d -> dp %d tp %d cp %d"):format(axes, from.dp, from.tp, from.cp, to.dp, to.tp,
+      to.cp)
     local topology = mimo.topology { modules = { from, to } }
     local bridge = mimo.bridge { topology = topology, from = "vision", to = "language", needs = axes,
       audit = axes == "cp" and draw(0, 1) == 0 }
@@ -194,7 +195,7 @@ t.test("OptionsThatDoNotFitAreErrors", function()
   t.raises("audit compares tp ranks with the same rows", bridge_of, "tp-cp", true)
   t.raises('rank 1 (language) with needs = "cp"; give every rank the same', bridge_of,
     RANK == 1 and "cp" or "tp-cp")
-  local same = mimo.topology { modules = { { name = "vision", dp = WORLD }, { name = "language", dp = WORLD } } }
-  t.raises("both modules have the same grid, so that nothing travels", mimo.bridge, { topology = same,
+  local alike = mimo.topology { modules = { { name = "vision", dp = WORLD }, { name = "language", dp = WORLD } } }
+  t.raises("both modules have the same grid, so that nothing travels", mimo.bridge, { topology = alike,
     from = "vision", to = "language", needs = "cp" })
 end)

@@ -1,4 +1,4 @@
---- Which visual tokens each rank of a language model on a grid takes from the bridge.
+--- The visual tokens that each rank of a language model on a grid takes from the bridge.
 ---
 --- A rank of cp holds a chunk of the tokens of its row of dp. With sequence parallelism each rank of tp holds a part of
 --- the chunk. A rank takes the visual tokens whose places are among its own tokens.
@@ -18,8 +18,8 @@ local function places_of(batch, layout)
   return #places == 1 and places[1] or torch.cat(places)
 end
 
---- Returns the visual tokens of each rank, for the option `needs` of a bridge. Ranks that are given the same compute the
---- same. Raises if placeholders and pictures of a row do not match.
+--- Returns the visual tokens of each rank, for the option `needs` of a bridge. Ranks that are given the same compute
+--- the same. Raises if placeholders and pictures of a row do not match.
 ---@param batches models.Batch[] of all rows of dp
 ---@param layout models.VisualLayout
 ---@param sizes {tp: integer, cp: integer, sequence: boolean?} of the grid
@@ -29,11 +29,11 @@ function M.of(batches, layout, sizes, counts)
   local needs, parts = {}, sizes.sequence and sizes.tp or 1
   for row, batch in ipairs(batches) do
     local tokens = places_of(batch, layout)
-    plain.check(tokens:size(0) == counts[row], "mimo.separate: input_ids of batch %d has %d placeholders of pictures and "
-      .. "videos, but their grids describe %d tokens", row, tokens:size(0), counts[row])
+    plain.check(tokens:size(0) == counts[row], "mimo.separate: input_ids of batch %d has %d placeholders of pictures "
+      .. "and videos, but their grids describe %d tokens", row, tokens:size(0), counts[row])
     local own = chunk_table.balanced(batch.seq_lens or { batch.input_ids:size(0) }, sizes.cp)
-    plain.check(own.tokens == batch.input_ids:size(0), "mimo.separate: seq_lens of batch %d add up to %d, but input_ids "
-      .. "has %d tokens", row, own.tokens, batch.input_ids:size(0))
+    plain.check(own.tokens == batch.input_ids:size(0), "mimo.separate: seq_lens of batch %d add up to %d, but "
+      .. "input_ids has %d tokens", row, own.tokens, batch.input_ids:size(0))
     local places = own.tokens > 0 and own:places("cpu"):index_select(0, tokens) or tokens
     for rank = 0, sizes.cp - 1 do
       local share = own.counts[rank + 1] / parts -- sequence parallelism needs shares of one size
