@@ -176,8 +176,8 @@ void Bridge::CheckBackward() const {
 }
 
 Bridge::Pending Bridge::Start(const std::vector<at::Tensor>& tensors,
-                              const std::optional<Ownership>& ownership,
-                              const std::string& samples) {
+                              const std::optional<Ownership>& ownership, const std::string& samples,
+                              const std::optional<Needs>& needs) {
   State& state = *state_;
   state.CheckUsable();
   auto call = std::make_shared<Pending::Call>();
@@ -214,12 +214,12 @@ Bridge::Pending Bridge::Start(const std::vector<at::Tensor>& tensors,
       state.unsettled.pop_front();
     }
     if (state.on_from) {
-      call->SetUpFrom(tensors, ownership);
+      call->SetUpFrom(tensors, ownership, needs);
     } else {
       TORCH_CHECK_VALUE(tensors.empty(), "mimo: bridge ", state.link().name, ": ",
                         state.link().Describe(state.link().rank),
                         " receives, and has no x to give; pass none");
-      call->SetUpTo(ownership);
+      call->SetUpTo(ownership, needs);
     }
     call->fingerprint = call->plan->fingerprint ^ Fingerprint(samples);
     const at::NoGradGuard no_grad;

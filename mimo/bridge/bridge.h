@@ -48,6 +48,13 @@
 // BridgeOptions::audit checks this. Over cp the gradient is summed, in float32 if it is bfloat16 or
 // float16.
 //
+// Needs. A rank that keeps a chunk of each sequence would drop most rows of its replica. With
+// BridgeOptions::receives, each call states the rows that every cp coordinate of `to`, or every
+// rank of it, needs. Only these are sent, and y holds them in their order. The gradient of y is
+// then the part that its cp coordinate, or its rank, adds: `from` sums the parts of a row that
+// several have received, in float32 if they are bfloat16 or float16. A row that no rank needs has
+// gradient 0.
+//
 // cp > 1. All cp ranks of `from` hold x. Each gets the gradient of the rows that it sent, and zeros
 // for the other rows. Over cp these add up to the gradient of one x. The gradients of parameters
 // add up in the reduction over dp and cp (gradients.h).
@@ -74,6 +81,7 @@
 #include "ATen/core/TensorBody.h"
 #include "c10/util/intrusive_ptr.h"
 #include "mimo/batch/ownership.h"
+#include "mimo/bridge/routes.h"
 #include "mimo/topology/topology.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
@@ -84,12 +92,21 @@ namespace lockstep::mimo {
 using NewGroup = std::function<c10::intrusive_ptr<c10d::ProcessGroup>(const std::vector<int>& ranks,
                                                                       const std::string& purpose)>;
 
+// The rows of its replica that a rank of `to` receives.
+enum class Receives {
+  kReplica,  // all
+  kChunk,    // the needs of its cp coordinate, the same on its tp ranks
+  kShard,    // its own needs
+};
+
 struct BridgeOptions {
   int64_t dim = 0;                 // the dim of rows in every tensor
   c10::Device device = c10::kCPU;  // of the tensors on this rank
   // Compares the gradient of y over the tp ranks of `to` in every backward. Costs an all-gather of
   // the gradient over the lanes of a replica.
   bool audit = false;
+  // The same on every rank. Not for modules with the same grid, between which nothing travels.
+  Receives receives = Receives::kReplica;
   // Returns why a rank is gone, or "" if unknown, for the error of a rank that waits for it.
   std::function<std::string(int64_t rank)> why_gone = nullptr;
 };
@@ -132,14 +149,16 @@ class Bridge {
   // rows of this rank's samples on `dim`; on other ranks none. `ownership`: the owners of the rows
   // of the whole micro-batch, the same on every rank; its samples may be divided unevenly.
   // `samples`: a text that must also be the same on every rank, such as the ids of the
-  // micro-batch's samples; errors show it.
+  // micro-batch's samples; errors show it. `needs`, with an ownership table, if the bridge is not
+  // of Receives::kReplica: for each replica of `to` the rows of each cp coordinate, or of each rank
+  // (tp varies fastest), the same on every rank (see routes.h).
   //
   // Collective: every rank of the edge calls this equally often. Throws c10::ValueError for a
   // mistake of this rank's caller, which its peers learn, and c10::Error for a mistake of theirs.
   // After an error the bridge cannot be used again.
   Pending Start(const std::vector<at::Tensor>& tensors,
                 const std::optional<Ownership>& ownership = std::nullopt,
-                const std::string& samples = "");
+                const std::string& samples = "", const std::optional<Needs>& needs = std::nullopt);
 
   // Reports a call whose arguments the caller could not read. Peers receive `text` as if a Start
   // had failed, and the bridge cannot be used again. Does nothing if the bridge has failed before.
@@ -148,8 +167,9 @@ class Bridge {
   // Calls Start and Wait.
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& tensors,
                               const std::optional<Ownership>& ownership = std::nullopt,
-                              const std::string& samples = "") {
-    return Start(tensors, ownership, samples).Wait();
+                              const std::string& samples = "",
+                              const std::optional<Needs>& needs = std::nullopt) {
+    return Start(tensors, ownership, samples, needs).Wait();
   }
 
   // Throws c10::ValueError if backward has not run through a call whose gradient this rank must

@@ -6,7 +6,9 @@
 
 #include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/core/grad_mode.h"
+#include "ATen/ops/cat.h"
 #include "ATen/ops/empty.h"
+#include "ATen/ops/zeros_like.h"
 #include "absl/strings/str_cat.h"
 #include "base/torch/versions/node.h"
 #include "c10/util/Exception.h"
@@ -99,6 +101,25 @@ class BridgeBackward final : public Node {
 
 }  // namespace
 
+// --- Rows ----------------------------------------------------------------------------------------
+
+namespace {
+
+// Returns the rows of the ranges, one behind the other: a part of `tensor` if they are one range.
+at::Tensor RowsAt(const at::Tensor& tensor, const std::vector<Range>& ranges) {
+  std::vector<at::Tensor> parts;
+  for (const Range& range : ranges) parts.push_back(tensor.narrow(0, range.begin, range.size()));
+  return parts.size() == 1 ? parts[0] : at::cat(parts);
+}
+
+int64_t CountOf(const std::vector<Range>& ranges) {
+  int64_t count = 0;
+  for (const Range& range : ranges) count += range.size();
+  return count;
+}
+
+}  // namespace
+
 // --- Forward -------------------------------------------------------------------------------------
 
 void Bridge::Pending::Call::Say(Message::Kind kind, const std::vector<int32_t>& to) const {
@@ -150,7 +171,7 @@ void Bridge::Pending::Call::StartForward() {
   for (size_t i = 0; i < tensors.size() && !plan->local.has_value(); ++i) {
     const at::Tensor given = RowsFirst(tensors[i], state->options().dim);
     for (const RankTransfer& send : plan->forward.sends) {
-      const at::Tensor rows = given.narrow(0, send.rows.begin, send.rows.size());
+      const at::Tensor rows = RowsAt(given, send.rows);
       (send.peer == rank ? own : sends)
           .push_back({rows, send.peer, static_cast<int>(i), Exchange::VersionOf(rows)});
     }
@@ -183,7 +204,7 @@ std::vector<Exchange::Piece> Bridge::Pending::Call::MakeOutputs() {
                 : NewRows(plan->forward.receive_shard.size(), i, state->options().device));
     if (plan->local.has_value()) continue;
     for (const RankTransfer& receive : plan->forward.receives) {
-      const at::Tensor rows = outputs[i].narrow(0, receive.rows.begin, receive.rows.size());
+      const at::Tensor rows = RowsAt(outputs[i], receive.rows);
       if (receive.peer != state->link().rank) {
         receives.push_back({rows, receive.peer, static_cast<int>(i)});
         continue;
@@ -283,14 +304,38 @@ std::vector<Exchange::Piece> Bridge::Pending::Call::GradientReceives() {
   for (size_t i = 0; i < gradients.size(); ++i) {
     for (const RankTransfer& receive : plan->backward.receives) {
       if (!wants[i] || receive.peer == state->link().rank) continue;
-      pieces.push_back({gradients[i].narrow(0, receive.rows.begin, receive.rows.size()),
-                        receive.peer, static_cast<int>(i)});
+      at::Tensor rows;
+      if (plan->needs.has_value()) {
+        rows = NewRows(CountOf(receive.rows), i, state->options().device);
+        returned.push_back({rows, i, &receive.rows});
+      } else {
+        rows = RowsAt(gradients[i], receive.rows);
+      }
+      pieces.push_back({rows, receive.peer, static_cast<int>(i)});
     }
   }
   return pieces;
 }
 
-// The gradient of y on this rank of `to`, summed over cp; rows first.
+// On `from`, with needs: adds up what the ranks that needed a row have returned.
+void Bridge::Pending::Call::AddReturned() {
+  for (const Returned& part : returned) {
+    int64_t begin = 0;
+    for (const Range& range : *part.ranges) {
+      gradients[part.tensor]
+          .narrow(0, range.begin, range.size())
+          .add_(part.rows.narrow(0, begin, range.size()));
+      begin += range.size();
+    }
+  }
+  returned.clear();
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (wants[i] && plan->needs.has_value())
+      gradients[i] = gradients[i].to((*state->specs)[i].dtype);
+  }
+}
+
+// The gradient of y on this rank of `to`, summed over cp unless `from` does it; rows first.
 at::Tensor Bridge::Pending::Call::OutputGradient(const at::Tensor& gradient, size_t tensor) {
   // Autograd may hand the same memory to a parameter's gradient, and add the next micro-batch's to
   // it, or the script scale it, while it is still being sent.
@@ -355,14 +400,18 @@ std::vector<Exchange::Piece> Bridge::Pending::Call::GradientSends(const variable
     for (const RankTransfer& send : plan->backward.sends) {
       const auto flags = source_wants.find(send.peer);
       if (flags == source_wants.end() || !flags->second[i]) continue;
-      const at::Tensor part = rows.narrow(0, send.rows.begin, send.rows.size());
+      const at::Tensor part = RowsAt(rows, send.rows);
       if (send.peer != rank) {
         sends.push_back({part, send.peer, static_cast<int>(i)});
         continue;
       }
       for (const RankTransfer& receive : plan->backward.receives) {
-        if (receive.peer == rank)
-          gradients[i].narrow(0, receive.rows.begin, receive.rows.size()).copy_(part);
+        if (receive.peer != rank) continue;
+        if (plan->needs.has_value()) {
+          returned.push_back({part, i, &receive.rows});
+        } else {
+          RowsAt(gradients[i], receive.rows).copy_(part);
+        }
       }
     }
   }
@@ -378,6 +427,7 @@ std::vector<at::Tensor> Bridge::Pending::Call::TakeGradient(std::vector<Exchange
   Settle();
   backward->WaitForReceives();
   for (const int32_t destination : plan->destinations) state->messages.AddTaken(destination);
+  AddReturned();
   std::vector<at::Tensor> results;
   for (size_t i = 0; i < wants.size(); ++i) {
     if (!wants[i]) continue;
@@ -395,9 +445,12 @@ std::vector<at::Tensor> Bridge::Pending::Call::RunBackward(const variable_list& 
   owes_gradient = false;
   if (AnyOf(wants)) CheckPlans();
   for (size_t i = 0; i < wants.size(); ++i) {
-    gradients.push_back(
-        wants[i] ? NewRows(plan->backward.receive_shard.size(), i, state->options().device)
-                 : at::Tensor());
+    at::Tensor gradient;
+    if (wants[i])
+      gradient = NewRows(plan->backward.receive_shard.size(), i, state->options().device);
+    if (wants[i] && plan->needs.has_value())
+      gradient = at::zeros_like(gradient, SumType(gradient.scalar_type()));
+    gradients.push_back(gradient);
   }
   backward = std::make_shared<Exchange>(state->link(), Direction::kBackward, number);
   std::vector<Exchange::Piece> sends;

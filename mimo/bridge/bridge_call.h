@@ -19,6 +19,13 @@
 
 namespace lockstep::mimo {
 
+// The gradient of rows that one rank needed.
+struct Returned {
+  at::Tensor rows;
+  size_t tensor = 0;
+  const std::vector<Range>* ranges = nullptr;  // where they are in x
+};
+
 struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Call> {
   std::shared_ptr<State> state;
   int64_t number = 0;
@@ -33,7 +40,8 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
   std::vector<at::Tensor> tensors;     // on `from`
   std::vector<bool> wants;             // on `from`: whether this rank wants its gradient
   std::vector<at::Tensor> outputs;     // on `to`: rows first
-  std::vector<at::Tensor> gradients;   // on `from`: rows first
+  std::vector<at::Tensor> gradients;   // on `from`: rows first; with needs in SumType
+  std::vector<Returned> returned;      // on `from`, with needs: to be added to `gradients`
   std::map<int64_t, std::vector<bool>> source_wants;  // on `to`: of all sources, with this rank
   std::vector<size_t> differentiable;                 // outputs of the node
   bool checked = false;                               // the plans of all peers equal this rank's
@@ -55,8 +63,11 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
   void ForgetGradient(const std::string& text) noexcept;
   void ForgetGraph() noexcept;  // the same, if the graph of y ends without backward
 
-  void SetUpFrom(const std::vector<at::Tensor>& given, const std::optional<Ownership>& ownership);
-  void SetUpTo(const std::optional<Ownership>& ownership);
+  void CheckNeeds(const std::optional<Ownership>& ownership,
+                  const std::optional<Needs>& needs) const;
+  void SetUpFrom(const std::vector<at::Tensor>& given, const std::optional<Ownership>& ownership,
+                 const std::optional<Needs>& needs);
+  void SetUpTo(const std::optional<Ownership>& ownership, const std::optional<Needs>& needs);
   void StartForward();
   std::vector<Exchange::Piece> MakeOutputs();
   void CheckPlans();
@@ -64,6 +75,7 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
   void Settle();
   std::vector<at::Tensor> Finish();
   std::vector<Exchange::Piece> GradientReceives();
+  void AddReturned();
   at::Tensor OutputGradient(const at::Tensor& gradient, size_t tensor);
   std::vector<Exchange::Piece> GradientSends(const std::vector<at::Tensor>& grads);
   std::vector<at::Tensor> TakeGradient(std::vector<Exchange::Piece> sends);

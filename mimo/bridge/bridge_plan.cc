@@ -34,8 +34,25 @@ std::vector<TensorSpec> SpecsOf(const Message& message) {
 
 }  // namespace
 
+void Bridge::Pending::Call::CheckNeeds(const std::optional<Ownership>& ownership,
+                                       const std::optional<Needs>& needs) const {
+  const Receives receives = state->options().receives;
+  TORCH_CHECK_VALUE((receives != Receives::kReplica) == needs.has_value(), "mimo: bridge ",
+                    state->link().name, ": ", state->link().Describe(state->link().rank),
+                    needs.has_value()
+                        ? " gives a call needs, but the bridge was made without; make "
+                          "it with needs = \"cp\" or \"tp-cp\""
+                        : " gives a call no needs, but the bridge was made with "
+                          "needs; give them in every call");
+  TORCH_CHECK_VALUE(!needs.has_value() || ownership.has_value(), "mimo: bridge ",
+                    state->link().name, ": ", state->link().Describe(state->link().rank),
+                    " gives needs, but not which rows are whose (ownership or rows_per_sample)");
+}
+
 void Bridge::Pending::Call::SetUpFrom(const std::vector<at::Tensor>& given,
-                                      const std::optional<Ownership>& ownership) {
+                                      const std::optional<Ownership>& ownership,
+                                      const std::optional<Needs>& needs) {
+  CheckNeeds(ownership, needs);
   const std::string& name = state->link().name;
   const int64_t dim = state->options().dim;
   TORCH_CHECK_VALUE(!given.empty() && given.size() <= kMaxTensors, "mimo: bridge ", name, ": ",
@@ -66,7 +83,7 @@ void Bridge::Pending::Call::SetUpFrom(const std::vector<at::Tensor>& given,
   if (!state->has_dtypes) state->specs = specs;
   state->has_dtypes = state->has_dtypes || rows > 0;
   if (ownership.has_value()) {
-    plan = state->PlanFor(*ownership);
+    plan = state->PlanFor(*ownership, needs);
     TORCH_CHECK_VALUE(rows == plan->forward.send_shard.size(), "mimo: bridge ", name, ": x has ",
                       rows, " rows on dim ", dim, ", but the samples of ",
                       state->link().Describe(state->link().rank), " have ",
@@ -83,9 +100,11 @@ void Bridge::Pending::Call::SetUpFrom(const std::vector<at::Tensor>& given,
   tensors = given;
 }
 
-void Bridge::Pending::Call::SetUpTo(const std::optional<Ownership>& ownership) {
+void Bridge::Pending::Call::SetUpTo(const std::optional<Ownership>& ownership,
+                                    const std::optional<Needs>& needs) {
+  CheckNeeds(ownership, needs);
   if (ownership.has_value()) {
-    plan = state->PlanFor(*ownership);
+    plan = state->PlanFor(*ownership, needs);
     return;
   }
   if (!state->num_rows.has_value()) {

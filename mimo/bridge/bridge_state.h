@@ -15,9 +15,12 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/ops/empty.h"
+#include "ATen/ops/full.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/torch/versions/collectives.h"
 #include "c10/util/Exception.h"
 #include "mimo/bridge/bridge.h"
 #include "mimo/bridge/edge_plan.h"
@@ -32,6 +35,16 @@ inline std::string LayoutOf(const Module& module) {
   return absl::StrCat(module.name, " dp ", module.dp, " tp ", module.tp, " cp ", module.cp, " pp ",
                       module.pp, " ", module.order, " ranks ", absl::StrJoin(module.ranks, " "),
                       "; ");
+}
+
+// Returns the name of BridgeOptions::receives for messages: the axes over which needs differ.
+inline std::string NameOf(Receives receives) {
+  switch (receives) {
+    case Receives::kReplica: return "none";
+    case Receives::kChunk: return "cp";
+    case Receives::kShard: return "tp-cp";
+  }
+  return "";
 }
 
 inline std::string TextOf(const std::exception& error) {
@@ -66,16 +79,34 @@ class Bridge::State {
                            usual_route_.from.dp_size == usual_route_.to.dp_size &&
                            from.cp == to.cp;  // otherwise gradients are summed
     nothing_travels = same_grid || (!on_from && !on_to);
+    TORCH_CHECK_VALUE(
+        !same_grid || options.receives == Receives::kReplica, "mimo: bridge ", link_.name,
+        ": needs = \"", NameOf(options.receives), "\", but both modules ",
+        "have the same grid, so that nothing travels and y is x; leave needs out, and "
+        "take the rows from y");
     layout = Fingerprint(absl::StrCat(LayoutOf(from), LayoutOf(to), "dim ", options.dim));
     if (!nothing_travels) MakeGroups(new_group, from, to);
   }
 
-  std::shared_ptr<const EdgePlan> PlanFor(const Ownership& ownership) {
-    if (last_plan_ == nullptr || !(last_plan_->ownership == ownership)) {
+  std::shared_ptr<const EdgePlan> PlanFor(const Ownership& ownership,
+                                          const std::optional<Needs>& needs = std::nullopt) {
+    if (last_plan_ == nullptr || !(last_plan_->ownership == ownership) ||
+        last_plan_->needs != needs) {
       last_plan_ = std::make_shared<EdgePlan>(
-          PlanEdge(topology_, edge_, link_.rank, usual_route_, ownership));
+          PlanEdge(topology_, edge_, link_.rank, usual_route_, ownership, num_parts(), needs));
     }
     return last_plan_;
+  }
+
+  // Returns into how many parts, each with needs of its own, the lanes of `to` are divided.
+  int64_t num_parts() const {
+    const Module& to = module(/*of_from=*/false);
+    switch (options_.receives) {
+      case Receives::kReplica: return 1;
+      case Receives::kChunk: return to.cp;
+      case Receives::kShard: return to.cp * to.tp;
+    }
+    return 1;
   }
 
   // --- Errors
@@ -171,9 +202,10 @@ class Bridge::State {
   std::set<int64_t> without_backward;  // calls by number: this rank takes or owes a gradient
   Messages messages{link_};
   std::map<int64_t, Pending::Call*> unreceived;  // on `to`: started, rows not yet received
-  // The other lanes of this rank's replica on each side.
+  // The other lanes of this rank's replica on `from`, and of its part of its replica on `to`.
   std::vector<int32_t> from_siblings, to_siblings;
-  // Lanes of this rank's replica on each side, and the cp ranks among those of `to`; null: alone.
+  // Lanes of this rank's replica on `from`, lanes of its part of its replica on `to`, and the cp
+  // ranks among the lanes of `to`. Null: alone. With needs, `from` sums over cp.
   c10::intrusive_ptr<c10d::ProcessGroup> from_lanes, to_lanes, to_context;
 
  private:
@@ -192,6 +224,22 @@ class Bridge::State {
     return group;
   }
 
+  // Ranks with other options would wait for other groups. Collective.
+  void CheckSameReceives() const {
+    at::Tensor own = at::full({1}, static_cast<int64_t>(options_.receives), at::kLong);
+    at::Tensor all = at::empty({link_.messages->getSize()}, at::kLong);
+    base::AllGatherSingle(*link_.messages, all, own)->wait();
+    const auto name_at = [&](int64_t i) {
+      return NameOf(static_cast<Receives>(all[i].item<int64_t>()));
+    };
+    for (int64_t i = 1; i < all.size(0); ++i) {
+      TORCH_CHECK_VALUE(name_at(i) == name_at(0), "mimo: bridge ", link_.name, ": ",
+                        link_.Describe(link_.ranks[0]), " makes it with needs = \"", name_at(0),
+                        "\", ", link_.Describe(link_.ranks[static_cast<size_t>(i)]),
+                        " with needs = \"", name_at(i), "\"; give every rank the same");
+    }
+  }
+
   void MakeGroups(const NewGroup& new_group, const Module& from, const Module& to) {
     const GroupSet ranks = EdgeGroup(topology_, edge_);
     link_.ranks.assign(ranks.ranks.begin(), ranks.ranks.end());
@@ -206,19 +254,21 @@ class Bridge::State {
     link_.backward = NewRowsGroup(new_group, absl::StrCat("bridge ", link_.name, ", gradient"));
     link_.messages = new_group(link_.ranks, absl::StrCat("bridge ", link_.name, ", messages"));
     link_.why_gone = options_.why_gone;
+    CheckSameReceives();
     const auto lanes =
-        [&](const Side& side, const Module& module,
+        [&](const Side& side, const Module& module, int64_t parts,
             std::vector<int32_t>& siblings) -> c10::intrusive_ptr<c10d::ProcessGroup> {
       const int64_t place = side.place_of(link_.rank);
-      if (place < 0 || side.lanes == 1) return nullptr;
-      const auto first = side.ranks.begin() + place / side.lanes * side.lanes;
-      const std::vector<int> ranks(first, first + side.lanes);
+      const int64_t count = side.lanes / parts;
+      if (place < 0 || count == 1) return nullptr;
+      const auto first = side.ranks.begin() + place / count * count;
+      const std::vector<int> ranks(first, first + count);
       for (const int rank : ranks) AddPeer(siblings, rank, link_.rank);
       return new_group(ranks, absl::StrCat("bridge ", link_.name, ", replica of ", module.name));
     };
-    from_lanes = lanes(usual_route_.from, from, from_siblings);
-    to_lanes = lanes(usual_route_.to, to, to_siblings);
-    if (!on_to || to.cp == 1) return;
+    from_lanes = lanes(usual_route_.from, from, /*parts=*/1, from_siblings);
+    to_lanes = lanes(usual_route_.to, to, num_parts(), to_siblings);
+    if (!on_to || to.cp == 1 || options_.receives != Receives::kReplica) return;
     const int64_t place = usual_route_.to.place_of(link_.rank);
     std::vector<int> context;  // lane = cp * (size of tp) + tp
     for (int64_t cp = 0; cp < to.cp; ++cp) {

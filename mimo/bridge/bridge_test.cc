@@ -56,11 +56,13 @@ class CountingGroup : public c10d::ProcessGroup {
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from,
                                       int tag) override {
     ++num_receives;
+    bytes_received += static_cast<int64_t>(tensors[0].nbytes());
     return ProcessGroup::recv(tensors, from, tag);
   }
 
   bool has_met = false;  // all ranks, in a collective
   int num_sends = 0, num_receives = 0;
+  int64_t bytes_received = 0;
 };
 
 // Groups of ranks that meet in one store.
@@ -134,6 +136,42 @@ TEST(Bridge, HeaderExample) {
     tokens.square().sum().backward();
   }
   End(*world);
+}
+
+// Sends 12 rows of 2 floats, 96 bytes, from rank 0 to a replica of three ranks. Expects that each
+// receives a third from rank 0, and that a group gathers the rest only if it is to have all rows.
+void ExpectAThirdOnEachRank(const Module& language, Receives receives) {
+  const std::optional<Rank> rank = OnRanks(4);
+  if (!rank.has_value()) return;
+  Groups groups(*rank);
+  const auto world = groups.Make({0, 1, 2, 3}, "world");
+  const Topology topology = *Topology::Make(4, {{.name = "vision"}, language});
+  Bridge bridge(topology, /*edge=*/0, rank->rank, groups.Maker(), {.receives = receives});
+  const bool needs_all = receives == Receives::kReplica;
+  const std::optional<Needs> thirds = Needs{{{0, 2}, {10, 12}}, {{2, 4}, {8, 10}}, {{4, 8}}};
+  std::vector<at::Tensor> x;
+  if (rank->rank == 0) x = {at::arange(24, at::kFloat).view({12, 2})};
+
+  const at::Tensor y =
+      bridge.Run(x, UniformOwnership(3, 4), "", needs_all ? std::nullopt : thirds)[0];
+
+  EXPECT_EQ(groups.made["bridge vision -> language"]->bytes_received, rank->rank == 0 ? 0 : 32);
+  EXPECT_EQ(groups.made.count("bridge vision -> language, replica of language"),
+            rank->rank > 0 && needs_all ? 1 : 0);
+  EXPECT_EQ(y.nbytes(), rank->rank == 0 ? 0 : needs_all ? 96 : 32);
+  End(*world);
+}
+
+TEST(Bridge, ARankReceivesItsShareAndGathersTheOthers) {
+  ExpectAThirdOnEachRank({.name = "language", .cp = 3, .first_rank = 1}, Receives::kReplica);
+}
+
+TEST(Bridge, ARankThatNeedsAChunkReceivesNoOtherRow) {
+  ExpectAThirdOnEachRank({.name = "language", .cp = 3, .first_rank = 1}, Receives::kChunk);
+}
+
+TEST(Bridge, ARankThatNeedsAShardReceivesNoOtherRow) {
+  ExpectAThirdOnEachRank({.name = "language", .tp = 3, .first_rank = 1}, Receives::kShard);
 }
 
 TEST(Bridge, ADisagreementIsAnErrorOnBothSides) {

@@ -1,6 +1,7 @@
 #include "mimo/bridge/edge_plan.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
@@ -34,6 +35,45 @@ bool IsLocal(const Route& route) {
   return true;
 }
 
+// Adds the ranks of the other side's replicas that have samples of this rank's replica.
+void AddOverlapping(const Route& route, int64_t rank, EdgePlan& plan) {
+  for (int64_t f = 0; f < route.from.num_places(); ++f) {
+    const Range has = route.from.shard(f / route.from.lanes);
+    const int32_t source = route.from.ranks[static_cast<size_t>(f)];
+    for (int64_t t = 0; t < route.to.num_places(); ++t) {
+      const Range wants = route.to.shard(t / route.to.lanes);
+      if (std::max(has.begin, wants.begin) >= std::min(has.end, wants.end)) continue;
+      const int32_t destination = route.to.ranks[static_cast<size_t>(t)];
+      if (destination == rank) AddPeer(plan.sources, source, rank);
+      if (source == rank) AddPeer(plan.destinations, destination, rank);
+    }
+  }
+}
+
+// Returns the needs as text: "0-4 7-9; 5-6".
+std::string TextOf(const Needs& needs) {
+  std::vector<std::string> parts;
+  for (const std::vector<Range>& part : needs) {
+    parts.push_back(absl::StrJoin(part, " ", [](std::string* out, const Range& range) {
+      absl::StrAppend(out, range.begin, "-", range.end);
+    }));
+  }
+  return absl::StrJoin(parts, "; ");
+}
+
+// Returns "needs of {4, 2} rows".
+std::string InWords(const Needs& needs) {
+  std::vector<int64_t> sizes;
+  for (const std::vector<Range>& part : needs) {
+    sizes.push_back(0);
+    for (const Range& range : part) sizes.back() += range.size();
+  }
+  constexpr size_t kShown = 32;
+  const bool shows_all = sizes.size() <= kShown;
+  if (!shows_all) sizes.resize(kShown);
+  return absl::StrCat("needs of {", absl::StrJoin(sizes, ", "), shows_all ? "" : ", ...", "} rows");
+}
+
 }  // namespace
 
 std::string Describe(const std::vector<TensorSpec>& specs, int64_t dim) {
@@ -49,11 +89,25 @@ std::string Describe(const std::vector<TensorSpec>& specs, int64_t dim) {
 }
 
 EdgePlan PlanEdge(const Topology& topology, int edge, int64_t rank, const Route& usual,
-                  const Ownership& ownership) {
+                  const Ownership& ownership, int64_t parts, const std::optional<Needs>& needs) {
   EdgePlan plan;
   plan.ownership = ownership;
+  plan.needs = needs;
   const Route route =
       ValueOrThrow(PlanRoute(topology, edge, ownership, RowsOf::kTokens, Division::kUneven));
+  const std::vector<int64_t> rows = RowsPerSample(ownership, RowsOf::kTokens);
+  plan.rows = InWords(rows);
+  const std::string text = absl::StrCat("rows ", absl::StrJoin(rows, " "));
+  if (needs.has_value()) {
+    RankRoutes routes = ValueOrThrow(RoutesOfNeeds(route, parts, *needs, rank));
+    plan.forward = std::move(routes.forward);
+    plan.backward = std::move(routes.backward);
+    for (const Route* each : {&usual, &route}) AddOverlapping(*each, rank, plan);
+    plan.fingerprint = Fingerprint(absl::StrCat(text, " needs ", TextOf(*needs)));
+    plan.rows = absl::StrCat(plan.rows, " and ", InWords(*needs));
+    return plan;
+  }
+  plan.fingerprint = Fingerprint(text);
   plan.forward = RouteOfRank(route, rank);
   plan.backward = RouteOfRank(Transpose(route), rank);
   for (const Route* each : {&usual, &route}) {
@@ -64,9 +118,6 @@ EdgePlan PlanEdge(const Topology& topology, int edge, int64_t rank, const Route&
       if (source == rank) AddPeer(plan.destinations, destination, rank);
     }
   }
-  const std::vector<int64_t> rows = RowsPerSample(ownership, RowsOf::kTokens);
-  plan.fingerprint = Fingerprint(absl::StrCat("rows ", absl::StrJoin(rows, " ")));
-  plan.rows = InWords(rows);
   if (IsLocal(route)) {
     const Range needs = plan.forward.receive_shard;
     const int64_t begin = plan.forward.send_shard.begin;

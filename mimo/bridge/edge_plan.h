@@ -39,7 +39,8 @@ std::string Describe(const std::vector<TensorSpec>& specs, int64_t dim);
 
 struct EdgePlan {
   Ownership ownership;
-  uint64_t fingerprint = 0;  // hash of the rows of each sample
+  std::optional<Needs> needs;
+  uint64_t fingerprint = 0;  // hash of the rows of each sample, and of the needs
   std::string rows;          // as text, for messages
   RankRoute forward, backward;
   std::vector<int32_t> sources, destinations;  // peers without this rank
@@ -49,10 +50,11 @@ struct EdgePlan {
 };
 
 // Returns the route of `ownership` over the edge, as `rank` sees it. Its peers are the peers on
-// this route and on `usual`, the same for all calls. Throws c10::ValueError if the samples cannot
-// be divided.
+// this route and on `usual`, the same for all calls. With `needs` of `parts` parts of each replica
+// of `to` (RoutesOfNeeds), they are all ranks of the replicas that share samples with the rank's.
+// Throws c10::ValueError if the samples cannot be divided, or the needs do not fit.
 EdgePlan PlanEdge(const Topology& topology, int edge, int64_t rank, const Route& usual,
-                  const Ownership& ownership);
+                  const Ownership& ownership, int64_t parts, const std::optional<Needs>& needs);
 
 // Returns a route on which every two ranks meet that meet on any route with evenly divided samples.
 Route UsualRoute(const Topology& topology, int edge);

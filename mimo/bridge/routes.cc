@@ -135,12 +135,114 @@ RankRoute RouteOfRank(const Route& route, int64_t rank) {
   }
   for (const Transfer& transfer : TransfersFrom(route, from)) {
     mine.sends.push_back({route.to.ranks[static_cast<size_t>(transfer.to_place)],
-                          Within(mine.send_shard, transfer.rows)});
+                          {Within(mine.send_shard, transfer.rows)}});
   }
   for (const Transfer& transfer : TransfersTo(route, to)) {
     mine.receives.push_back({route.from.ranks[static_cast<size_t>(transfer.from_place)],
-                             Within(mine.receive_shard, transfer.rows)});
+                             {Within(mine.receive_shard, transfer.rows)}});
   }
+  return mine;
+}
+
+absl::StatusOr<std::vector<Range>> RangesOfRows(absl::Span<const int64_t> rows) {
+  std::vector<Range> ranges;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const int64_t before = ranges.empty() ? 0 : ranges.back().end;
+    if (rows[i] < before) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("row ", rows[i],
+                       ranges.empty() ? " is negative" : absl::StrCat(" follows row ", before - 1),
+                       "; rows count from 0 and ascend"));
+    }
+    if (ranges.empty() || rows[i] > before) ranges.push_back({rows[i], rows[i]});
+    ++ranges.back().end;
+  }
+  return ranges;
+}
+
+absl::StatusOr<RankRoutes> RoutesOfNeeds(const Route& route, int64_t parts, const Needs& needs,
+                                         int64_t rank) {
+  const Side& from_side = route.from;
+  const Side& to_side = route.to;
+  if (static_cast<int64_t>(needs.size()) != to_side.dp_size * parts) {
+    return absl::InvalidArgumentError(absl::StrCat("needs has ", needs.size(), " lists, expected ",
+                                                   to_side.dp_size * parts, ": ", parts,
+                                                   " for each of ", to_side.dp_size, " replicas"));
+  }
+  for (size_t i = 0; i < needs.size(); ++i) {
+    const auto replica = static_cast<int64_t>(i) / parts;
+    const int64_t rows = to_side.shard(replica).size();
+    int64_t last = 0;
+    for (const Range& range : needs[i]) {
+      if (range.begin < last || range.end <= range.begin || range.end > rows) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("needs of part ", static_cast<int64_t>(i) % parts, " of replica ", replica,
+                         " has the rows [", range.begin, ", ", range.end, ") after row ", last,
+                         "; ranges ascend, and the replica has ", rows, " rows"));
+      }
+      last = range.end;
+    }
+  }
+  const int64_t from = from_side.place_of(rank);
+  const int64_t to = to_side.place_of(rank);
+  RankRoutes mine;
+  mine.forward = RouteOfRank(route, rank);
+  mine.backward = RouteOfRank(Transpose(route), rank);
+  mine.forward.sends.clear();
+  mine.forward.receives.clear();
+  const int64_t lanes = to_side.lanes / parts;  // of a part
+  for (int64_t place = 0; place < to_side.num_places(); ++place) {
+    if (from < 0 && place != to) continue;
+    const Range shard = to_side.shard(place / to_side.lanes);
+    const std::vector<Range>& own = needs[static_cast<size_t>(place / lanes)];
+    int64_t size = 0;
+    for (const Range& range : own) size += range.size();
+    const Range share = Part({0, size}, place % lanes, lanes);
+    // Returns the rows of the micro-batch that this place receives and a place of `from` sends, and
+    // where they are among the needs. They are neighbours there, since both ascend.
+    const auto meet = [&](int64_t source) {
+      std::pair<std::vector<Range>, Range> met;
+      const Range sent = from_side.share(source);
+      int64_t before = 0;
+      for (const Range& range : own) {
+        const int64_t offset = shard.begin + range.begin - before;  // from needs to the micro-batch
+        const Range common = {
+            std::max({sent.begin, shard.begin + range.begin, share.begin + offset}),
+            std::min({sent.end, shard.begin + range.end, share.end + offset})};
+        before += range.size();
+        if (common.size() <= 0) continue;
+        if (met.first.empty()) met.second.begin = common.begin - offset;
+        met.second.end = common.end - offset;
+        met.first.push_back(common);
+      }
+      return met;
+    };
+    if (from >= 0) {
+      std::vector<Range> rows = meet(from).first;
+      for (Range& range : rows) range = Within(mine.forward.send_shard, range);
+      if (!rows.empty()) {
+        mine.forward.sends.push_back({to_side.ranks[static_cast<size_t>(place)], std::move(rows)});
+      }
+    }
+    if (place != to) continue;
+    for (int64_t source = 0; source < from_side.num_places(); ++source) {
+      const auto [rows, where] = meet(source);
+      if (!rows.empty()) {
+        mine.forward.receives.push_back({from_side.ranks[static_cast<size_t>(source)], {where}});
+      }
+    }
+    mine.forward.receive_shard = {0, size};
+    mine.forward.gather_ranks.clear();
+    mine.forward.gather_parts.clear();
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      mine.forward.gather_ranks.push_back(
+          to_side.ranks[static_cast<size_t>(place / lanes * lanes + lane)]);
+      mine.forward.gather_parts.push_back(Part({0, size}, lane, lanes));
+    }
+  }
+  mine.backward.send_shard = mine.forward.receive_shard;
+  mine.backward.sends = mine.forward.receives;
+  mine.backward.receives = mine.forward.sends;
   return mine;
 }
 

@@ -23,6 +23,9 @@
 // `from` keeps the rows that it had sent. A rank on both sides (colocated modules) copies its own
 // rows: a transfer to itself.
 //
+// A module that cuts its sequences drops rows that other lanes keep. Then the receiving lanes state
+// the rows that they need, and RoutesOfNeeds plans to send these alone.
+//
 // Every rank plans the same route, so no sizes are exchanged. Thread-safe: plain data.
 
 #ifndef LOCKSTEP_MIMO_BRIDGE_ROUTES_H_
@@ -91,7 +94,8 @@ absl::Span<const Transfer> TransfersTo(const Route& route, int64_t place);
 
 struct RankTransfer {
   int32_t peer = 0;  // the other rank, or the rank itself for a copy
-  Range rows;        // rows of the rank's own shard on that side, from 0
+  // Rows of the rank's own shard on that side, from 0. Ascending ranges, one unless they are needs.
+  std::vector<Range> rows;
 };
 
 // One rank's part of a route. Every rank of the edge starts all its sends and receives in one
@@ -108,6 +112,33 @@ struct RankRoute {
   std::vector<Range> gather_parts;
 };
 RankRoute RouteOfRank(const Route& route, int64_t rank);
+
+// The rows that the receiving lanes need. The neighbouring lanes of a replica form parts: its cp
+// coordinates, or its single ranks. needs[dp_rank * parts + part] has
+// the rows of one part as ascending ranges that do not overlap, counted from 0 in its replica's
+// shard. Parts may need the same rows, and no part need need a row.
+using Needs = std::vector<std::vector<Range>>;
+
+// Returns ascending rows as ranges. Returns InvalidArgument with the first row that does not
+// ascend, or is negative.
+absl::StatusOr<std::vector<Range>> RangesOfRows(absl::Span<const int64_t> rows);
+
+struct RankRoutes {
+  RankRoute forward, backward;
+};
+
+// Returns the rank's part of the routes on which each part of `to` receives only its needs. Its
+// shard on `to` is then its needs, one behind the other. The lanes of a part divide them, and
+// gather_ranks are the lanes of the part. The lanes of `from` send from the same shares as on
+// `route`. Backward, each lane returns the gradient of the rows that it received. A row that
+// several parts need comes back from each of them, and these gradients must be added up.
+//
+// `route` is what PlanRoute returned; `parts` divides its to.lanes. Returns InvalidArgument if
+// `needs` has another number of parts, or rows that the replica does not have.
+//
+// Cost: O(places of `to` * (ranges + places of `from`)).
+absl::StatusOr<RankRoutes> RoutesOfNeeds(const Route& route, int64_t parts, const Needs& needs,
+                                         int64_t rank);
 
 }  // namespace lockstep::mimo
 

@@ -128,14 +128,14 @@ TEST(RouteOfRank, CountsRowsFromItsOwnShard) {
 
   ASSERT_EQ(sender.sends.size(), 2u);
   EXPECT_EQ(sender.sends[0].peer, 3);
-  EXPECT_EQ(sender.sends[0].rows, (Range{0, 1}));
-  EXPECT_EQ(sender.sends[1].rows, (Range{1, 3}));
+  EXPECT_THAT(sender.sends[0].rows, ElementsAre(Range{0, 1}));
+  EXPECT_THAT(sender.sends[1].rows, ElementsAre(Range{1, 3}));
   EXPECT_EQ(sender.send_shard, (Range{3, 6}));
   EXPECT_THAT(sender.receives, IsEmpty());
   EXPECT_THAT(sender.gather_ranks, IsEmpty());
   ASSERT_EQ(receiver.receives.size(), 2u);
   EXPECT_EQ(receiver.receives[1].peer, 1);
-  EXPECT_EQ(receiver.receives[1].rows, (Range{1, 2}));
+  EXPECT_THAT(receiver.receives[1].rows, ElementsAre(Range{1, 2}));
   EXPECT_EQ(receiver.receive_shard, (Range{2, 4}));
   EXPECT_THAT(receiver.gather_ranks, ElementsAre(3));
 }
@@ -149,7 +149,7 @@ TEST(RouteOfRank, LanesGatherTheirParts) {
   EXPECT_THAT(lane.gather_ranks, ElementsAre(1, 2, 3));
   EXPECT_THAT(lane.gather_parts, ElementsAre(Range{0, 3}, Range{3, 5}, Range{5, 7}));
   ASSERT_EQ(lane.receives.size(), 1u);
-  EXPECT_EQ(lane.receives[0].rows, (Range{5, 7}));
+  EXPECT_THAT(lane.receives[0].rows, ElementsAre(Range{5, 7}));
 }
 
 TEST(RouteOfRank, AColocatedRankCopiesItsOwnRows) {
@@ -160,7 +160,7 @@ TEST(RouteOfRank, AColocatedRankCopiesItsOwnRows) {
   ASSERT_EQ(mine.sends.size(), 1u);
   EXPECT_EQ(mine.sends[0].peer, 1);
   EXPECT_EQ(mine.receives[0].peer, 1);
-  EXPECT_EQ(mine.receives[0].rows, (Range{1, 2}));
+  EXPECT_THAT(mine.receives[0].rows, ElementsAre(Range{1, 2}));
   EXPECT_THAT(mine.gather_ranks, ElementsAre(0, 1));
 }
 

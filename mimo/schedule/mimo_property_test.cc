@@ -63,9 +63,9 @@ Held Deliver(const Route& route, const Held& sent, std::vector<int>* times_sent)
   for (const auto& [rank, shard] : sent) {
     const RankRoute mine = RouteOfRank(route, rank);
     for (const RankTransfer& send : mine.sends) {
-      wires[{rank, send.peer}].emplace_back(shard.begin() + send.rows.begin,
-                                            shard.begin() + send.rows.end);
-      for (int64_t row = send.rows.begin; row < send.rows.end; ++row) {
+      wires[{rank, send.peer}].emplace_back(shard.begin() + send.rows[0].begin,
+                                            shard.begin() + send.rows[0].end);
+      for (int64_t row = send.rows[0].begin; row < send.rows[0].end; ++row) {
         ++(*times_sent)[static_cast<size_t>(mine.send_shard.begin + row)];
       }
     }
@@ -78,8 +78,8 @@ Held Deliver(const Route& route, const Held& sent, std::vector<int>* times_sent)
     for (const RankTransfer& receive : mine.receives) {
       auto& wire = wires[{receive.peer, rank}];
       EXPECT_EQ(wire.size(), 1u) << "one message for a pair of ranks";
-      EXPECT_EQ(static_cast<int64_t>(wire[0].size()), receive.rows.size());
-      std::copy(wire[0].begin(), wire[0].end(), shard.begin() + receive.rows.begin);
+      EXPECT_EQ(static_cast<int64_t>(wire[0].size()), receive.rows[0].size());
+      std::copy(wire[0].begin(), wire[0].end(), shard.begin() + receive.rows[0].begin);
     }
   }
   const Held before_gather = received;

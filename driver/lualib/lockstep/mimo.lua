@@ -262,7 +262,7 @@ end
 --- Returns x as a list, rows_per_sample, ownership, and the ids of the samples as a text.
 local function read_call(x, opts)
   local o = options.read("bridge", opts, { rows_per_sample = options.optional, ownership = options.optional,
-    samples = options.optional })
+    samples = options.optional, needs = options.optional })
   local ids = torch.is_tensor(o.samples) and o.samples:totable() or o.samples
   plain.check(ids == nil or type(ids) == "table", "bridge: samples must be an array of ids, not a %s", type(ids))
   local texts = {}
@@ -272,13 +272,14 @@ local function read_call(x, opts)
     texts[i] = type(id) == "number" and ("%.17g"):format(id) or id
   end
   return { type(x) == "table" and x or { x }, o.rows_per_sample or false, o.ownership or false,
-    ids and "{" .. table.concat(texts, ", ") .. "}" or "" }
+    ids and "{" .. table.concat(texts, ", ") .. "}" or "", o.needs or false }
 end
 
 ---@class mimo.CallOptions
 ---@field ownership mimo.OwnedRows? of the rows, for the whole micro-batch
 ---@field rows_per_sample integer[]|torch.Tensor|nil the same in numbers
 ---@field samples any[]? ids of the whole micro-batch
+---@field needs (integer[]|torch.Tensor)[]? of a bridge that was made with `needs`
 
 ---@class mimo.Bridge
 ---@operator call: torch.Tensor
@@ -299,7 +300,8 @@ function Bridge:start(x, opts)
     self.core:refuse(call_of)
     error(call_of, 0)
   end
-  local call = self.core:start(call_of[1], call_of[2] or nil, call_of[3] or nil, call_of[4])
+  local call = self.core:start(call_of[1], call_of[2] or nil, call_of[3] or nil, call_of[4],
+    call_of[5] or nil)
   return setmetatable({ core = call, is_list = type(x) == "table" }, Pending)
 end
 
@@ -317,24 +319,48 @@ end
 --- `ownership`: the owners of the rows (mimo.ownership); or `rows_per_sample`: how many rows each sample has. Both are
 --- for the whole micro-batch, the same on every rank. Without them every rank of `from` must give the same number of
 --- rows in every call, and each row counts as a sample. `samples`: the ids of the micro-batch's samples, which must be
---- the same on every rank.
+--- the same on every rank. `needs`: see mimo.bridge.
 ---@param x torch.Tensor|torch.Tensor[]|nil
 ---@param opts mimo.CallOptions?
 ---@return torch.Tensor|torch.Tensor[]
 function Bridge:__call(x, opts) return self:start(x, opts):wait() end
+
+---@class mimo.BridgeOptions
+---@field topology mimo.Topology
+---@field from string
+---@field to string
+---@field dim integer?
+---@field audit boolean?
+---@field needs "cp"|"tp-cp"|nil
 
 --- Makes a bridge between two modules' grids, of any sizes. Collective: every rank of both modules makes it, in the
 --- same order as its other bridges.
 ---
 --- dim: the dim of the rows, default 0. audit = true (default false): in every backward, the tp ranks of `to` compare
 --- their gradients of y. If they differ, every rank gets an error that names two of them. It costs an all-gather.
----@param opts {topology: mimo.Topology, from: string, to: string, dim: integer?, audit: boolean?}
+---
+--- needs = "cp" is for ranks of `to` that keep a chunk of each sequence, and would drop the rows of other chunks. Every
+--- call then states, in `needs`, the rows that each of them takes: one list for each cp rank of each replica of `to`,
+--- the same lists on every rank of both modules. Rows count from 0 in the replica's samples, and ascend. Only these
+--- rows are sent, and y has them in this order. Its gradient is added to those of other chunks with the same row.
+---
+---     local y = bridge(x, { rows_per_sample = { 3, 5 }, needs = { { 0, 1, 6, 7 }, { 2, 3, 4, 5 } } }) -- cp 2
+---
+--- With "cp" the tp ranks of a cp rank need the same rows, and have the same gradient of y. needs = "tp-cp" takes a
+--- list for each rank (tp varies fastest, then cp), and adds up the gradients of all, as sequence parallelism needs it.
+---@param opts mimo.BridgeOptions
 ---@return mimo.Bridge
 function M.bridge(opts)
   local o = options.read("mimo.bridge", opts,
-    { topology = options.required, from = options.required, to = options.required, dim = 0, audit = false })
+    { topology = options.required, from = options.required, to = options.required, dim = 0, audit = false,
+      needs = options.optional })
+  plain.check(o.needs == nil or o.needs == "cp" or o.needs == "tp-cp", 'mimo.bridge: needs must be "cp" or "tp-cp", '
+    .. "not %s", type(o.needs) == "string" and '"' .. o.needs .. '"' or "a " .. type(o.needs))
+  plain.check(not (o.audit and o.needs == "tp-cp"), 'mimo.bridge: audit compares tp ranks with the same rows, and with '
+    .. 'needs = "tp-cp" each has its own; leave audit out')
   collectgarbage() -- bridges that the script has dropped can be freed now
-  local core_bridge = check_topology("mimo.bridge", o.topology).core:bridge(o.from, o.to, o.dim, o.audit)
+  local core_bridge = check_topology("mimo.bridge", o.topology).core:bridge(o.from, o.to, o.dim, o.audit,
+    o.needs or "none")
   o.topology.bridges[{}] = core_bridge
   return setmetatable({ core = core_bridge, topology = o.topology, from = o.from, to = o.to }, Bridge)
 end

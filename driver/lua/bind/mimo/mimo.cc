@@ -302,7 +302,15 @@ int BalancedOrder(lua_State* state) {
 
 // --- Bridge --------------------------------------------------------------------------------------
 
-// bridge(topology, from, to, dim, audit)
+mimo::Receives ReadReceives(lua_State* state, int index) {
+  const std::string name = ReadString(state, index, "mimo.bridge: needs");
+  if (name == "none") return mimo::Receives::kReplica;
+  if (name == "cp") return mimo::Receives::kChunk;
+  if (name == "tp-cp") return mimo::Receives::kShard;
+  throw Error(absl::StrCat("mimo.bridge: needs must be \"cp\" or \"tp-cp\", not \"", name, "\""));
+}
+
+// bridge(topology, from, to, dim, audit, needs)
 int NewBridge(lua_State* state) {
   const mimo::Topology& topology = ReadTopology(state);
   const int from = ReadModuleIndex(state, 2), to = ReadModuleIndex(state, 3);
@@ -319,7 +327,8 @@ int NewBridge(lua_State* state) {
   PushBridge(state, topology, edge,
              {.dim = ReadInteger(state, 4, "mimo.bridge: dim"),
               .device = GetContext(state).world.device,
-              .audit = ReadBoolean(state, 5, "mimo.bridge: audit")});
+              .audit = ReadBoolean(state, 5, "mimo.bridge: audit"),
+              .receives = ReadReceives(state, 6)});
   return 1;
 }
 

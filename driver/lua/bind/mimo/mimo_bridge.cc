@@ -23,6 +23,7 @@
 #include "driver/ranks/world.h"
 #include "mimo/batch/ownership.h"
 #include "mimo/bridge/bridge.h"
+#include "mimo/bridge/routes.h"
 
 namespace lockstep::lua {
 
@@ -93,6 +94,7 @@ struct CallArguments {
   std::vector<at::Tensor> tensors;
   std::optional<mimo::Ownership> ownership;
   std::string samples;
+  std::optional<mimo::Needs> needs;
 };
 
 // The table whose tokens are the rows.
@@ -104,6 +106,20 @@ mimo::Ownership OwnershipOf(const mimo::OwnedRows& rows) {
   }
   if (rows.rows_of == mimo::RowsOf::kTokens) return *rows.table;
   return ValueOrThrow(mimo::OwnershipOfRows(mimo::RowsPerSample(*rows.table, rows.rows_of)));
+}
+
+// An array with the rows of each part, each an array or a tensor.
+mimo::Needs ReadNeeds(lua_State* state, int index) {
+  const std::string name = "mimo: bridge: needs";
+  ReadTable(state, index, name.c_str());
+  mimo::Needs needs;
+  ForEachElement(state, index, [&](int i) {
+    const std::string part = absl::StrCat(name, "[", i, "]");
+    auto ranges = mimo::RangesOfRows(ReadCounts(state, lua_gettop(state), part));
+    if (!ranges.ok()) throw Error(absl::StrCat(part, ": ", ranges.status().message()));
+    needs.push_back(*std::move(ranges));
+  });
+  return needs;
 }
 
 CallArguments ReadCall(lua_State* state) {
@@ -124,10 +140,12 @@ CallArguments ReadCall(lua_State* state) {
     arguments.ownership = OwnershipOf(ReadOwnedRows(state, 4, "mimo: bridge: ownership"));
   }
   arguments.samples = ReadString(state, 5, "mimo: bridge: samples");
+  if (!lua_isnil(state, 6)) arguments.needs = ReadNeeds(state, 6);
   return arguments;
 }
 
-// start(bridge, tensors, rows_per_sample or nil, ownership or nil, samples) -> pending
+// start(bridge, tensors, rows_per_sample or nil, ownership or nil, samples, needs or nil) ->
+// pending
 int StartCall(lua_State* state) {
   mimo::Bridge& bridge = *ReadObject<BridgePointer>(state, 1, "mimo: bridge");
   CallArguments arguments;
@@ -137,7 +155,8 @@ int StartCall(lua_State* state) {
     bridge.Refuse(error.what());
     throw;
   }
-  PushObject(state, bridge.Start(arguments.tensors, arguments.ownership, arguments.samples));
+  PushObject(state, bridge.Start(arguments.tensors, arguments.ownership, arguments.samples,
+                                 arguments.needs));
   return 1;
 }
 

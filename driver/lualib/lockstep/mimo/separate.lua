@@ -19,6 +19,7 @@ local parts = require "lockstep.mimo.parts"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 local visual_deal = require "lockstep.mimo.visual_deal"
+local visual_needs = require "lockstep.mimo.visual_needs"
 
 local function fail(message, ...) core.raise("mimo.separate: " .. message:format(...)) end
 local function check(holds, message, ...) if not holds then fail(message, ...) end end
@@ -36,6 +37,7 @@ local function check(holds, message, ...) if not holds then fail(message, ...) e
 ---@field private name "vision"|"language" what this rank runs
 ---@field private callee any the part, plain or sharded
 ---@field private order string
+---@field private sizes mimo.SeparateGrid? of the grid, if a rank holds some of its row's tokens
 ---@field private steps table<integer, mimo.Step> by the number of micro-batches
 ---@field private pass table? what runs at present
 ---@operator call: any
@@ -108,7 +110,9 @@ function Separate:forward(micro_batch, what, ...)
     return torch.zeros({}, { device = dist.device() }), 0
   end
   local own = micro_batch[self.topology:dp_info() + 1]
-  return self.callee(plain.copy(own, { visual = pass.seen:size(0) > 0 and pass.seen or nil }), "loss")
+  local has_tokens = pass.deal.counts[self.topology:dp_info() + 1] > 0 -- this rank's row, of which it may need none
+  return self.callee(plain.copy(own, { [self.sizes and "own_visual" or "visual"] = has_tokens and pass.seen or nil }),
+    "loss")
 end
 
 Separate.__call = Separate.forward
@@ -173,7 +177,9 @@ local function run(self, micro_batches, fn, take, scale)
     position = position + 1
     local mine = mines[position]
     mines[position] = nil
-    return mine, mine and { rows_per_sample = mine.deal.rows }
+    if not mine then return nil end
+    local needs = self.sizes and visual_needs.of(mine.micro_batch, layout, self.sizes, mine.deal.counts)
+    return mine, { rows_per_sample = mine.deal.rows, needs = needs or nil }
   end)
 end
 
@@ -309,6 +315,8 @@ local function separate(net, opts)
     { name = "language", dp = ranks, tp = sizes.tp, cp = sizes.cp, first_rank = o.vision_ranks } } }
   local name = topology:module()
   local adapter_config = lora_files.config_before(net)
+  local is_sequence = sizes.sequence and sizes.tp > 1
+  local divides = is_sequence or sizes.cp > 1 -- a rank holds some of its row's tokens
   net:take_part(name == "vision" and "visual" or "language")
   collectgarbage() -- the other part
   local group = topology:group(name, "dp")
@@ -325,7 +333,8 @@ local function separate(net, opts)
     part = name == "vision" and 1 or 2, order = o.order, steps = {}, grid = grid,
     is_counted = name == "language" and (not grid or grid:rank "tp" == 0), adapter_config = adapter_config,
     holders = { visual = 0, language = o.vision_ranks },
-    bridge = mimo.bridge { topology = topology, from = "vision", to = "language" } }, Separate)
+    sizes = divides and sizes or nil, bridge = mimo.bridge { topology = topology, from = "vision", to = "language",
+      needs = divides and (is_sequence and "tp-cp" or "cp") or nil } }, Separate)
 end
 
 return agreement.counted(separate)

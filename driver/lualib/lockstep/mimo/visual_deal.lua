@@ -20,6 +20,7 @@ local M = {}
 ---@class mimo.VisualDeal
 ---@field pieces mimo.Picture[][] in the order of the line
 ---@field rows integer[] the tokens of each sample, for the bridge
+---@field counts integer[] the tokens of each language rank
 ---@field first mimo.Picture? of all
 
 local function gcd(a, b)
@@ -52,10 +53,11 @@ end
 ---@return mimo.VisualDeal
 function M.deal(batches, vision_ranks, merge)
   local pieces_of_rank = vision_ranks / gcd(vision_ranks, #batches)
-  local deal, most = { pieces = {}, rows = {} }, 1
+  local deal, most = { pieces = {}, rows = {}, counts = {} }, 1
   for _, batch in ipairs(batches) do
     local pictures, tokens = pictures_of(batch, merge)
     local pieces, before = {}, 0
+    deal.counts[#deal.counts + 1] = tokens
     for i = 1, pieces_of_rank do pieces[i] = {} end
     for _, picture in ipairs(pictures) do
       deal.first = deal.first or picture

@@ -9,6 +9,9 @@ local M = {}
 M.READ = { "input_ids", "seq_lens", "position_ids", "loss_mask", "pixel_values", "image_grid_thw",
   "pixel_values_videos", "video_grid_thw", "second_per_grid_ts", "visual", "shares" }
 
+--- Fields that models read, too, and that differ between ranks with one batch.
+local OWN = { "own_visual" }
+
 local FOREIGN = {
   labels = "the labels are the next tokens; say with loss_mask which tokens count",
   attention_mask = "sequences are packed one behind the other, without padding; give their lengths as seq_lens",
@@ -18,6 +21,7 @@ local FOREIGN = {
 --- Names that were checked before.
 local harmless = {}
 for _, name in ipairs(M.READ) do harmless[name] = true end
+for _, name in ipairs(OWN) do harmless[name] = true end
 
 --- Raises for a field that its writer takes for one that models read.
 ---@param batch table<any, any>

@@ -192,17 +192,19 @@ end
 
 --- Returns the visual tokens that this rank holds, and their places in its chunk. Every rank computes all of them:
 --- gradients of the tower add up over the ranks.
+---@param visual torch.Tensor? nil: returns the places alone
 local function own_visuals(visual, tokens)
   local current = chunks.current()
   if not current then return visual, tokens end
   local own = current.table
   local places = own:places(tokens.device):index_select(0, tokens) - current.rank * own.most
   local held = places:ge(0):logical_and(places:lt(own.counts[current.rank + 1])):nonzero():view(-1)
-  return visual:index_select(0, held:to(visual.device)), places:index_select(0, held)
+  return visual and visual:index_select(0, held:to(visual.device)), places:index_select(0, held)
 end
 
 local function has_visuals(batch)
-  for _, key in ipairs { "pixel_values", "pixel_values_videos", "visual", "image_grid_thw", "video_grid_thw" } do
+  for _, key in ipairs { "pixel_values", "pixel_values_videos", "visual", "own_visual", "image_grid_thw",
+    "video_grid_thw" } do
     if batch[key] ~= nil and not (torch.is_tensor(batch[key]) and batch[key]:size(0) == 0) then return true end
   end
   return false
@@ -256,19 +258,28 @@ local function check_text(self, batch)
 end
 
 --- Puts the visual tokens in their places. Returns the tensors to add after the first layers.
-local function insert(self, x, visual, tokens)
+---@param own torch.Tensor? in place of `visual`: the visual tokens whose places are among this rank's tokens
+local function insert(self, x, visual, tokens, own)
   local hidden, owner = self.settings.hidden_size, splits.owner_of(self)
+  if own then
+    tokens = select(2, own_visuals(nil, tokens))
+    if owner then tokens = select(2, splits.own_rows(owner, nil, tokens, x:size(0))) end
+    visual = own
+  end
   if not (torch.is_tensor(visual) and visual:is_floating_point() and visual:dim() == 2) then
     fail("the visual tokens must be a floating-point tensor [tokens, columns], not %s",
       torch.is_tensor(visual) and ("%s of shape %s"):format(tostring(visual.dtype), tostring(visual.shape))
         or "a " .. type(visual))
   end
   if visual:size(0) ~= tokens:size(0) or visual:size(1) ~= self.visual_columns then
-    fail("the visual tokens have shape %s, but input_ids has %d placeholders, and each needs the %d columns that "
-      .. "model:visual returns", tostring(visual.shape), tokens:size(0), self.visual_columns)
+    fail("the visual tokens have shape %s, but input_ids has %d placeholders%s, and each needs the %d columns that "
+      .. "model:visual returns", tostring(visual.shape), tokens:size(0), own and " on this rank" or "",
+      self.visual_columns)
   end
-  visual, tokens = own_visuals(visual, tokens)
-  if owner then visual, tokens = splits.own_rows(owner, visual, tokens, x:size(0)) end
+  if not own then
+    visual, tokens = own_visuals(visual, tokens)
+    if owner then visual, tokens = splits.own_rows(owner, visual, tokens, x:size(0)) end
+  end
   tokens = tokens:to(x.device)
   local parts = visual:to { device = x.device, dtype = x.dtype }:split(hidden, 1)
   local function after(index, y) return parts[index + 1] and y:index_add(0, tokens, parts[index + 1]) or y end
@@ -313,8 +324,8 @@ function VisionLanguage:inputs(batch)
   end
   -- All layers that take visual tokens are on the first stage.
   if before then return before, angles_of(self, positions), seq_lens end
-  local visual = batch.visual or chunks.with(nil, self.visual, self, batch) -- the tower sees whole pictures
-  local x, after = insert(self, self:decoder().embed_tokens(ids), visual, visuals.tokens)
+  local visual = batch.own_visual or batch.visual or chunks.with(nil, self.visual, self, batch) -- whole pictures
+  local x, after = insert(self, self:decoder().embed_tokens(ids), visual, visuals.tokens, batch.own_visual)
   return x, angles_of(self, positions), seq_lens, after
 end
 

@@ -276,15 +276,16 @@ end
 --- Returns those of some rows, which every rank has whole, that stand at this rank's tokens, and their places among
 --- them. Every rank gets the gradient of all rows.
 ---@param owner nn.SplitGroup
----@param rows torch.Tensor [N, ...]
+---@param rows torch.Tensor? [N, ...]; nil: returns the places alone
 ---@param places torch.Tensor [N] int64 among all tokens
 ---@param share integer this rank's tokens
----@return torch.Tensor rows
+---@return torch.Tensor? rows
 ---@return torch.Tensor places
 function M.own_rows(owner, rows, places, share)
   if not owner.sequence then return rows, places end
   local start = owner.rank * share
   local own = places:ge(start):logical_and(places:lt(start + share)):nonzero():squeeze(-1)
+  if not rows then return nil, places:index_select(0, own) - start end
   if torch.is_grad_enabled() and rows.requires_grad then rows = sum_gradient(owner, rows:view(rows.shape)) end
   return rows:index_select(0, own:to(rows.device)), places:index_select(0, own) - start
 end

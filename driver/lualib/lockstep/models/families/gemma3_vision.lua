@@ -255,8 +255,8 @@ function Gemma3Vision:inputs(batch)
   local visuals = parts.find(self.visual_layout, batch, list, seq_lens)
   angles.blocks = blocks_of(list, seq_lens, self.visual_layout.image):to(x.device)
   if before then return x, angles, seq_lens end
-  local visual = batch.visual or chunks.with(nil, self.visual, self, batch) -- the tower sees whole pictures
-  return (parts.insert(self, x, visual, visuals.tokens)), angles, seq_lens
+  local visual = batch.own_visual or batch.visual or chunks.with(nil, self.visual, self, batch) -- whole pictures
+  return (parts.insert(self, x, visual, visuals.tokens, batch.own_visual)), angles, seq_lens
 end
 
 --- See CausalLM.staged_inputs.
