@@ -18,6 +18,7 @@
 #include "ATen/ops/rsqrt.h"
 #include "ATen/ops/sum.h"
 #include "ATen/ops/zeros.h"
+#include "base/torch/empty_like.h"
 #include "base/torch/operators.h"
 #include "base/torch/versions/node.h"
 #include "kernels/inputs.h"
@@ -74,8 +75,6 @@ void CheckAdd(const at::Tensor& x, const at::Tensor& residual, const at::Tensor&
                     "add_rms_norm: x and residual must have one shape, got ", x.sym_sizes(),
                     " and ", residual.sym_sizes());
 }
-
-at::Tensor EmptyLike(const at::Tensor& x) { return at::empty_symint(x.sym_sizes(), x.options()); }
 
 // The dtype that a kernel computes in.
 at::ScalarType AccOf(const at::Tensor& x) {
@@ -136,7 +135,7 @@ void Run(const RmsNormRows& rows, const at::Tensor& y) {
 at::Tensor ByKernel(const at::Tensor& x, const at::Tensor& weight, double eps) {
   if (!HasKernels(x)) return Composed(x, weight, eps);
   Check("rms_norm", x, weight);
-  const at::Tensor y = EmptyLike(x);
+  const at::Tensor y = base::EmptyLike(x);
   if (y.numel() == 0) return y;
   const RowView xs = RowsOf(x);
   const at::Tensor dense_weight = weight.contiguous();
@@ -148,7 +147,7 @@ Pair AddByKernel(const at::Tensor& x, const at::Tensor& residual, const at::Tens
                  double eps) {
   if (!HasKernels(x)) return ComposedAdd(x, residual, weight, eps);
   CheckAdd(x, residual, weight);
-  const at::Tensor y = EmptyLike(x), sum = EmptyLike(x);
+  const at::Tensor y = base::EmptyLike(x), sum = base::EmptyLike(x);
   if (y.numel() == 0) return {y, sum};
   const RowView xs = RowsOf(x), residuals = RowsOf(residual);
   const at::Tensor dense_weight = weight.contiguous();
@@ -164,7 +163,7 @@ Pair BackwardByKernel(const at::Tensor& dy, const at::Tensor& x, const at::Tenso
                       double eps, const std::optional<at::Tensor>& more, bool need_weight) {
   if (!HasKernels(x)) return ComposedBackward(dy, x, weight, eps, more, need_weight);
   CheckAdd(x, dy, weight);
-  const at::Tensor dx = EmptyLike(x);
+  const at::Tensor dx = base::EmptyLike(x);
   if (dx.numel() == 0)
     return {dx, need_weight ? at::zeros(weight.sizes(), weight.options()) : at::Tensor()};
   const int64_t size = x.size(-1), num_rows = x.numel() / size;
@@ -200,17 +199,17 @@ Pair BackwardByKernel(const at::Tensor& dy, const at::Tensor& x, const at::Tenso
 
 at::Tensor OnMeta(const at::Tensor& x, const at::Tensor& weight, double) {
   Check("rms_norm", x, weight);
-  return EmptyLike(x);
+  return base::EmptyLike(x);
 }
 
 Pair AddOnMeta(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double) {
   CheckAdd(x, residual, weight);
-  return {EmptyLike(x), EmptyLike(x)};
+  return {base::EmptyLike(x), base::EmptyLike(x)};
 }
 
 Pair BackwardOnMeta(const at::Tensor&, const at::Tensor& x, const at::Tensor& weight, double,
                     const std::optional<at::Tensor>&, bool need_weight) {
-  return {EmptyLike(x), need_weight ? EmptyLike(weight) : at::Tensor()};
+  return {base::EmptyLike(x), need_weight ? base::EmptyLike(weight) : at::Tensor()};
 }
 
 // --- Gradients

@@ -4,9 +4,9 @@
 
 #include "ATen/TensorOperators.h"
 #include "ATen/core/grad_mode.h"
-#include "ATen/ops/empty.h"
 #include "ATen/ops/sigmoid.h"
 #include "ATen/ops/silu.h"
+#include "base/torch/empty_like.h"
 #include "base/torch/operators.h"
 #include "base/torch/versions/node.h"
 #include "kernels/inputs.h"
@@ -42,8 +42,6 @@ void Check(const at::Tensor& gate, const at::Tensor& up) {
                     up.sym_sizes());
 }
 
-at::Tensor EmptyLike(const at::Tensor& x) { return at::empty_symint(x.sym_sizes(), x.options()); }
-
 // --- ATen's operators
 
 at::Tensor Composed(const at::Tensor& gate, const at::Tensor& up) {
@@ -77,7 +75,7 @@ SwigluRows MakeRows(const at::Tensor& gate, const RowView& gates, const RowView&
 at::Tensor ByKernel(const at::Tensor& gate, const at::Tensor& up) {
   if (!HasKernels(gate)) return Composed(gate, up);
   Check(gate, up);
-  const at::Tensor y = EmptyLike(gate);
+  const at::Tensor y = base::EmptyLike(gate);
   if (y.numel() == 0) return y;
   const RowView gates = RowsOf(gate), ups = RowsOf(up);
   SwigluRows rows = MakeRows(gate, gates, ups);
@@ -92,7 +90,7 @@ std::tuple<at::Tensor, at::Tensor> BackwardByKernel(const at::Tensor& dy, const 
   if (!HasKernels(gate)) return ComposedBackward(dy, gate, up);
   Check(gate, up);
   Check(gate, dy);
-  const at::Tensor dgate = EmptyLike(gate), dup = EmptyLike(gate);
+  const at::Tensor dgate = base::EmptyLike(gate), dup = base::EmptyLike(gate);
   if (dgate.numel() == 0) return {dgate, dup};
   const RowView gates = RowsOf(gate), ups = RowsOf(up), dys = RowsOf(dy);
   SwigluRows rows = MakeRows(gate, gates, ups);
@@ -108,12 +106,12 @@ std::tuple<at::Tensor, at::Tensor> BackwardByKernel(const at::Tensor& dy, const 
 
 at::Tensor OnMeta(const at::Tensor& gate, const at::Tensor& up) {
   Check(gate, up);
-  return EmptyLike(gate);
+  return base::EmptyLike(gate);
 }
 
 std::tuple<at::Tensor, at::Tensor> BackwardOnMeta(const at::Tensor&, const at::Tensor& gate,
                                                   const at::Tensor&) {
-  return {EmptyLike(gate), EmptyLike(gate)};
+  return {base::EmptyLike(gate), base::EmptyLike(gate)};
 }
 
 // --- Gradients

@@ -2,10 +2,10 @@
 
 #include <climits>
 #include <cmath>
-#include <cstring>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/raw_bytes.h"
 
 namespace lockstep::driver {
 namespace {
@@ -16,14 +16,6 @@ absl::Status Wrong(absl::string_view problem) {
 
 void AppendRaw(std::string& bytes, double value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
-// `bytes` holds eight bytes at least.
-template <typename T>
-T ReadRaw(absl::string_view bytes) {
-  T value;
-  std::memcpy(&value, bytes.data(), sizeof(value));
-  return value;
 }
 
 bool IsContainer(ValueTag tag) { return tag == ValueTag::kTable || tag == ValueTag::kArray; }
@@ -73,7 +65,7 @@ void ValueWriter::NextNumber(double value) { AppendRaw(bytes_, value); }
 // --- Reading -------------------------------------------------------------------------------------
 
 double ValueToken::NumberAt(uint64_t i) const {
-  return ReadRaw<double>(text.substr(i * sizeof(double)));
+  return base::FromBytes<double>(text.data() + i * sizeof(double));
 }
 
 absl::StatusOr<ValueToken> ValueReader::Next() {
@@ -119,10 +111,10 @@ absl::Status ValueReader::ReadContent(ValueToken& token) {
   }
   if (!Take(sizeof(uint64_t), taken)) return Wrong("are cut short");
   if (token.tag == ValueTag::kNumber) {
-    token.number = ReadRaw<double>(taken);
+    token.number = base::FromBytes<double>(taken.data());
     return absl::OkStatus();
   }
-  token.count = ReadRaw<uint64_t>(taken);
+  token.count = base::FromBytes<uint64_t>(taken.data());
   if (token.tag == ValueTag::kTensor) {
     return token.count < num_tensors_ ? absl::OkStatus()
                                       : Wrong("refer to a tensor that is missing");

@@ -35,14 +35,11 @@ std::string EndedKey(int rank) { return absl::StrCat("lockstep/ended/", rank); }
 std::string ActivityKey(int rank) { return absl::StrCat("lockstep/activity/", rank); }
 std::string GoneKey(int rank) { return absl::StrCat("lockstep/gone/", rank); }
 
-std::vector<uint8_t> Bytes(const std::string& text) { return {text.begin(), text.end()}; }
-
 std::string Format(const Failure& failure) {
   return absl::StrCat(failure.exit_code, failure.is_hang ? " hang " : " - ", failure.text);
 }
 
-Failure Parse(const std::vector<uint8_t>& bytes) {
-  const std::string value(bytes.begin(), bytes.end());
+Failure Parse(const std::string& value) {
   const std::vector<std::string> parts = absl::StrSplit(value, absl::MaxSplits(' ', 2));
   Failure failure;
   if (!absl::SimpleAtoi(parts[0], &failure.exit_code)) failure.exit_code = 1;
@@ -54,12 +51,12 @@ Failure Parse(const std::vector<uint8_t>& bytes) {
 }  // namespace
 
 Failure ReportFailure(c10d::Store& store, const Failure& failure) {
-  return Parse(store.compareSet(kFailureKey, {}, Bytes(Format(failure))));
+  return Parse(store.compareSet(kFailureKey, "", Format(failure)));
 }
 
 std::optional<Failure> KnownFailure(c10d::Store& store) {
   if (!store.check({kFailureKey})) return std::nullopt;
-  return Parse(store.get(kFailureKey));
+  return Parse(store.get_to_str(kFailureKey));
 }
 
 void WatchForFailure(
@@ -73,7 +70,7 @@ void WatchForFailure(
     Failure failure;
     try {
       watcher.store->wait({kFailureKey}, std::chrono::hours(24 * 365));
-      failure = Parse(watcher.store->get(kFailureKey));
+      failure = Parse(watcher.store->get_to_str(kFailureKey));
     } catch (const StoreIsSilent& error) {
       failure.text = error.what_without_backtrace();
     } catch (const std::exception&) {
@@ -113,7 +110,7 @@ void WatchForSilence(
 }
 
 void ReportActivity(const Member& member, const std::string& activity) {
-  member.store->set(ActivityKey(member.rank), Bytes(activity));
+  member.store->set(ActivityKey(member.rank), activity);
 }
 
 std::string DescribeActivities(c10d::Store& store, int world_size, std::chrono::milliseconds time) {
@@ -146,7 +143,7 @@ std::string DescribeActivities(c10d::Store& store, int world_size, std::chrono::
 }
 
 void ReportEnd(const Member& member, const std::string& how) {
-  member.store->set(EndedKey(member.rank), Bytes(how));
+  member.store->set(EndedKey(member.rank), how);
   // `set` expects no answer. Another rank may ask for this key as soon as it sees what follows.
   member.store->check({EndedKey(member.rank)});
 }
@@ -168,20 +165,20 @@ std::chrono::milliseconds AddTimeAlone(c10d::Store& store, std::chrono::millisec
 }
 
 void ReportAgreedEnd(c10d::Store& store, const Failure& end) {
-  store.set(kAgreedEndKey, Bytes(Format(end)));
+  store.set(kAgreedEndKey, Format(end));
 }
 
 std::optional<Failure> KnownAgreedEnd(c10d::Store& store) {
   if (!store.check({kAgreedEndKey})) return std::nullopt;
-  return Parse(store.get(kAgreedEndKey));
+  return Parse(store.get_to_str(kAgreedEndKey));
 }
 
-void AnnounceSaving(c10d::Store& store) { store.set(kSavesKey, Bytes("1")); }
+void AnnounceSaving(c10d::Store& store) { store.set(kSavesKey, std::string("1")); }
 
 bool IsSavingAnnounced(c10d::Store& store) { return store.check({kSavesKey}); }
 
 void LeaveStore(const Member& member, std::chrono::milliseconds timeout) {
-  member.store->set(GoneKey(member.rank), Bytes("1"));
+  member.store->set(GoneKey(member.rank), std::string("1"));
   if (!member.hosts_store) return;
   std::vector<std::string> keys;
   for (int rank = 0; rank < member.world_size; ++rank) keys.push_back(GoneKey(rank));

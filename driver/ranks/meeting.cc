@@ -42,7 +42,7 @@ Meeting MeetInStore(c10d::Store& store, const std::string& name, int rank,
   const auto key = [&](int of_rank) { return absl::StrCat(name, "/", of_rank); };
   std::vector<std::string> keys;
   for (const int of_rank : ranks) keys.push_back(key(of_rank));
-  store.set(key(rank), std::vector<uint8_t>(value.begin(), value.end()));
+  store.set(key(rank), value);
   const auto find_absent = [&] {
     std::vector<int> absent;
     FindAbsent(store, ranks, keys, 0, ranks.size(), absent);

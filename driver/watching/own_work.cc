@@ -2,10 +2,10 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <string>
 #include <utility>
 
+#include "base/raw_bytes.h"
 #include "c10/util/ScopeExit.h"
 #include "torch/csrc/autograd/engine.h"
 #include "torch/csrc/autograd/graph_task.h"
@@ -37,7 +37,7 @@ class WorkCollective : public sharding::Collective {
     work.EndAllWaits();
     const int64_t clock = work.Now();
     std::string message = bytes;
-    message.append(reinterpret_cast<const char*>(&clock), sizeof(clock));
+    message += base::BytesOf(clock);
     return std::make_unique<Gathering>(*this, collective_->StartAllGather(message));
   }
 
@@ -76,7 +76,7 @@ class WorkCollective : public sharding::Collective {
     for (size_t i = 0; i < messages.size(); ++i) {
       const auto rank = static_cast<size_t>(WorldRank(static_cast<int>(i)));
       const size_t size = messages[i].size() - sizeof(int64_t);
-      std::memcpy(&clocks.at(rank), messages[i].data() + size, sizeof(int64_t));
+      clocks.at(rank) = base::FromBytes<int64_t>(messages[i].data() + size);
       messages[i].resize(size);
     }
     OwnWork::OfThisThread().Note(clocks);

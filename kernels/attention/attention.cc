@@ -19,6 +19,7 @@
 #include "ATen/ops/scaled_dot_product_attention.h"
 #include "ATen/ops/sum.h"
 #include "ATen/ops/zeros.h"
+#include "base/torch/empty_like.h"
 #include "base/torch/operators.h"
 #include "base/torch/versions/node.h"
 #include "c10/util/Exception.h"
@@ -189,8 +190,6 @@ void ForEachSequence(at::IntArrayRef seq_lens, const Function& fn) {
   });
 }
 
-at::Tensor EmptyLike(const at::Tensor& x) { return at::empty(x.sizes(), x.options()); }
-
 at::Tensor EmptyLogarithms(const at::Tensor& q) {
   const at::ScalarType dtype = q.scalar_type();
   return at::empty({q.size(0) * q.size(1)},
@@ -201,7 +200,7 @@ Pair Forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
              at::IntArrayRef seq_lens, bool causal, Number scale, Window window) {
   Check(q, k, v, seq_lens, window);
   const int64_t heads = q.size(1), kv_heads = k.size(1), group = heads / kv_heads;
-  const at::Tensor y = EmptyLike(q), logsumexp = EmptyLogarithms(q);
+  const at::Tensor y = base::EmptyLike(q), logsumexp = EmptyLogarithms(q);
   if (seq_lens.empty()) return {y, logsumexp};
   const at::Tensor mask = MaskOf(q, seq_lens, causal, window);
   ForEachSequence(seq_lens, [&](const Sequence& s) {
@@ -225,7 +224,7 @@ Triple Backward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k, 
                 bool causal, Number scale, Window window) {
   Check(q, k, v, seq_lens, window);
   const int64_t heads = q.size(1), kv_heads = k.size(1), group = heads / kv_heads;
-  const at::Tensor dq = EmptyLike(q), dk = EmptyLike(k), dv = EmptyLike(v);
+  const at::Tensor dq = base::EmptyLike(q), dk = base::EmptyLike(k), dv = base::EmptyLike(v);
   if (seq_lens.empty()) return {dq, dk, dv};
   const at::Tensor mask = MaskOf(q, seq_lens, causal, window);
   ForEachSequence(seq_lens, [&](const Sequence& s) {
@@ -260,13 +259,13 @@ Triple Backward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k, 
 Pair OnMeta(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, at::IntArrayRef seq_lens,
             bool, Number, Window window) {
   Check(q, k, v, seq_lens, window);
-  return {EmptyLike(q), EmptyLogarithms(q)};
+  return {base::EmptyLike(q), EmptyLogarithms(q)};
 }
 
 Triple BackwardOnMeta(const at::Tensor&, const at::Tensor& q, const at::Tensor& k,
                       const at::Tensor& v, const at::Tensor&, const at::Tensor&, at::IntArrayRef,
                       bool, Number, Window) {
-  return {EmptyLike(q), EmptyLike(k), EmptyLike(v)};
+  return {base::EmptyLike(q), base::EmptyLike(k), base::EmptyLike(v)};
 }
 
 Pair CallForward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

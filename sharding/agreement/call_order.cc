@@ -1,13 +1,13 @@
 #include "sharding/agreement/call_order.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
+#include "base/raw_bytes.h"
 
 namespace lockstep::sharding {
 namespace {
@@ -31,8 +31,7 @@ std::string MessageOf(const CallOrder::Call& call, const std::string& bytes) {
       call.what.size() <= room ? call.what : absl::StrCat(call.what.substr(0, room - 3), "...");
   const uint64_t hash =
       base::TextHash(absl::StrCat(call.what, "\n", call.is_one_place ? call.place : "any place"));
-  std::string message(sizeof(hash), '\0');
-  std::memcpy(message.data(), &hash, sizeof(hash));
+  std::string message = base::BytesOf(hash);
   message += static_cast<char>(bytes.size());
   message += bytes;
   message.resize(kTextAt, '\0');

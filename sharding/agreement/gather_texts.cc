@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/raw_bytes.h"
 
 namespace lockstep::sharding {
 
@@ -14,12 +14,11 @@ absl::StatusOr<std::vector<std::string>> GatherTexts(Collective& collective,
                                                      const std::string& text) {
   const uint64_t size = text.size();
   const absl::StatusOr<std::vector<std::string>> gathered =
-      collective.StartAllGather(std::string(reinterpret_cast<const char*>(&size), sizeof(size)))
-          ->Wait();
+      collective.StartAllGather(base::BytesOf(size))->Wait();
   if (!gathered.ok()) return gathered.status();
   std::vector<uint64_t> sizes;
   for (const std::string& bytes : *gathered)
-    std::memcpy(&sizes.emplace_back(), bytes.data(), sizeof(uint64_t));
+    sizes.push_back(base::FromBytes<uint64_t>(bytes.data()));
 
   std::string padded = text;
   padded.resize(*std::max_element(sizes.begin(), sizes.end()), '\0');

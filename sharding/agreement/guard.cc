@@ -1,7 +1,6 @@
 #include "sharding/agreement/guard.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -10,17 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/hash.h"
+#include "base/raw_bytes.h"
 #include "sharding/agreement/gather_texts.h"
 
 namespace lockstep::sharding {
 namespace {
-
-std::string Bytes(uint64_t first, uint64_t second) {
-  std::string bytes(2 * sizeof(uint64_t), '\0');
-  std::memcpy(bytes.data(), &first, sizeof(first));
-  std::memcpy(bytes.data() + sizeof(first), &second, sizeof(second));
-  return bytes;
-}
 
 // A rank's next check: its number, its label, its place.
 struct Note {
@@ -83,7 +76,9 @@ absl::Status Guard::Check(absl::string_view label, absl::string_view fingerprint
   ++checks_;
   notes_->Write(Write({checks_, std::string(label), std::string(place)}));
   const absl::StatusOr<std::vector<std::string>> gathered =
-      collective_->StartAllGather(Bytes(base::TextHash(label), base::TextHash(fingerprint)))
+      collective_
+          ->StartAllGather(base::BytesOf(base::TextHash(label)) +
+                           base::BytesOf(base::TextHash(fingerprint)))
           ->Wait();
   if (!gathered.ok()) return lost_ = Absence(label, gathered.status());
   const auto all_same = [&](size_t begin, size_t count) {

@@ -21,24 +21,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/raw_bytes.h"
 
 namespace lockstep::sharding {
 namespace {
 
 std::string Reason() { return std::strerror(errno); }
-
-// A number in the four or eight bytes of this machine's order: all machines of a run are alike.
-template <typename T>
-std::string BytesOf(T value) {
-  return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
-template <typename T>
-T ReadNumber(const char* bytes) {
-  T value;
-  std::memcpy(&value, bytes, sizeof(value));
-  return value;
-}
 
 // Blocks until the descriptor is ready. Returns false at the deadline.
 bool WaitFor(int fd, short events, const Deadline& deadline) {
@@ -225,7 +213,8 @@ absl::Status SocketCollective::Meet(const Socket& listener, const std::string& o
     absl::StatusOr<Socket> socket = Dial(endpoint, deadline);
     const absl::StatusOr<Endpoint> parsed = ParseEndpoint(endpoint);
     std::string hello;
-    if (parsed.ok()) hello = BytesOf(parsed->token) + BytesOf(static_cast<int32_t>(state_->rank));
+    if (parsed.ok())
+      hello = base::BytesOf(parsed->token) + base::BytesOf(static_cast<int32_t>(state_->rank));
     if (!socket.ok() || send(socket->fd(), hello.data(), hello.size(), MSG_NOSIGNAL) !=
                             static_cast<ssize_t>(hello.size())) {
       return absl::UnavailableError(
@@ -258,8 +247,9 @@ absl::Status SocketCollective::Meet(const Socket& listener, const std::string& o
       if (count <= 0) break;
       size += static_cast<size_t>(count);
     }
-    const auto other = static_cast<size_t>(ReadNumber<int32_t>(hello.data() + sizeof(uint64_t)));
-    if (size != kHelloSize || ReadNumber<uint64_t>(hello.data()) != parsed->token ||
+    const auto other =
+        static_cast<size_t>(base::FromBytes<int32_t>(hello.data() + sizeof(uint64_t)));
+    if (size != kHelloSize || base::FromBytes<uint64_t>(hello.data()) != parsed->token ||
         !missing.contains(other))
       continue;
     peers[other].socket = std::move(socket);
@@ -306,7 +296,7 @@ std::unique_ptr<Collective::Pending> SocketCollective::StartAllGather(const std:
     state_->StartRounds(number, bytes);
     return std::make_unique<Gathering>(state_, number, bytes);
   }
-  const std::string message = BytesOf(static_cast<uint32_t>(bytes.size())) + bytes;
+  const std::string message = base::BytesOf(static_cast<uint32_t>(bytes.size())) + bytes;
   for (Peer& peer : state_->peers) {
     if (peer.socket.fd() < 0) continue;
     peer.outgoing += message;
@@ -349,7 +339,7 @@ void SocketCollective::State::Receive(Peer& peer) {
 void SocketCollective::State::Parse(Peer& peer) {
   size_t begin = 0;
   while (peer.incoming.size() - begin >= sizeof(uint32_t)) {
-    const auto header = ReadNumber<uint32_t>(peer.incoming.data() + begin);
+    const auto header = base::FromBytes<uint32_t>(peer.incoming.data() + begin);
     const bool is_failure = rounds > 0 && (header & kFailure) != 0;
     const size_t length = is_failure ? header - kFailure : header;
     if (peer.incoming.size() - begin - sizeof(uint32_t) < length) break;

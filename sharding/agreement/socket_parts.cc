@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/raw_bytes.h"
 #include "sharding/agreement/socket_collective.h"
 
 // GatherWithParts: a message to every rank, and memory behind it. On the wire it is one message of
@@ -86,9 +87,7 @@ size_t BytesOf(const std::vector<Span>& pieces) {
 
 std::string Header(const std::string& message, size_t part) {
   const auto length = static_cast<uint32_t>(message.size() + part);
-  std::string header(sizeof(length), '\0');
-  std::memcpy(header.data(), &length, sizeof(length));
-  return header + message;
+  return base::BytesOf(length) + message;
 }
 
 }  // namespace

@@ -1,13 +1,13 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <cstring>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/raw_bytes.h"
 #include "sharding/agreement/socket_collective.h"
 
 // Gathering in rounds. Before round k a rank has the blocks of 2^k ranks: its own, and those of the
@@ -30,15 +30,10 @@ namespace {
 // How long a rank that waits in a later round waits for the cause, once its own time is over.
 constexpr absl::Duration kPatience = absl::Seconds(2);
 
-std::string BytesOf(uint32_t value) {
-  return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
 // Returns the block that begins at a place, with its length before it. What is cut off is left out.
 std::string_view BlockAt(std::string_view blocks, size_t begin) {
-  uint32_t length = 0;
-  if (blocks.size() - begin < sizeof(length)) return blocks.substr(begin);
-  std::memcpy(&length, blocks.data() + begin, sizeof(length));
+  if (blocks.size() - begin < sizeof(uint32_t)) return blocks.substr(begin);
+  const auto length = base::FromBytes<uint32_t>(blocks.data() + begin);
   return blocks.substr(begin, sizeof(length) + length);
 }
 
@@ -50,13 +45,13 @@ size_t SocketCollective::State::Behind(size_t round) const {
 
 void SocketCollective::State::StartRounds(int64_t number, const std::string& bytes) {
   Spread& spread = spreads[number];
-  spread.blocks = BytesOf(static_cast<uint32_t>(bytes.size())) + bytes;
+  spread.blocks = base::BytesOf(static_cast<uint32_t>(bytes.size())) + bytes;
   SendBlocks(0, spread.blocks);
 }
 
 void SocketCollective::State::SendBlocks(size_t round, std::string_view blocks) {
   Peer& next = peers[(static_cast<size_t>(rank) + (size_t{1} << round)) % peers.size()];
-  next.outgoing += BytesOf(static_cast<uint32_t>(blocks.size()));
+  next.outgoing += base::BytesOf(static_cast<uint32_t>(blocks.size()));
   next.outgoing += blocks;
   Send(next);
 }
@@ -144,7 +139,7 @@ absl::Status SocketCollective::State::Tell(int64_t number, absl::Status status) 
   failed = number;
   const std::string text =
       absl::StrCat(failed, " ", static_cast<int>(failure.code()), " ", failure.message());
-  const std::string message = BytesOf(kFailure | static_cast<uint32_t>(text.size())) + text;
+  const std::string message = base::BytesOf(kFailure | static_cast<uint32_t>(text.size())) + text;
   for (const int each : neighbours) {
     Peer& peer = peers[static_cast<size_t>(each)];
     peer.outgoing += message;

@@ -1,12 +1,12 @@
 #include "sharding/fully_shard/turns.h"
 
 #include <algorithm>
-#include <cstring>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
+#include "base/raw_bytes.h"
 #include "sharding/agreement/gather_texts.h"
 
 namespace lockstep::sharding {
@@ -20,16 +20,6 @@ struct Encoded {
   uint64_t flags_hash = 0;  // of what they may differ in
 };
 static_assert(sizeof(Encoded) == 40, "no padding, whose bytes would be compared");
-
-std::string BytesOf(const Encoded& encoded) {
-  return std::string(reinterpret_cast<const char*>(&encoded), sizeof(encoded));
-}
-
-Encoded Decode(const std::string& bytes) {
-  Encoded encoded;
-  std::memcpy(&encoded, bytes.data(), sizeof(encoded));
-  return encoded;
-}
 
 bool IsSameTurn(const Encoded& one, const Encoded& other) {
   return one.turn == other.turn && one.used_hash == other.used_hash;
@@ -93,7 +83,7 @@ absl::StatusOr<AgreedTurn> Turns::Agree(const Turn& next, const Collective::Part
                                         const Terms& terms) {
   if (!failed_.ok()) return failed_;
   const Encoded own = {next, used_hash_.value(), terms.hash, base::TextHash(terms.flags)};
-  const absl::StatusOr<std::vector<std::string>> all = GatherTurns(BytesOf(own), parts);
+  const absl::StatusOr<std::vector<std::string>> all = GatherTurns(base::BytesOf(own), parts);
   if (!all.ok()) {
     failed_ = absl::Status(
         all.status().code(),
@@ -106,7 +96,7 @@ absl::StatusOr<AgreedTurn> Turns::Agree(const Turn& next, const Collective::Part
   Turn earliest = next;
   bool are_joinable = true;  // all of them: a rank that does something else by mistake cannot join
   for (const std::string& bytes : *all) {
-    const Encoded one = Decode(bytes);
+    const Encoded one = base::FromBytes<Encoded>(bytes.data());
     is_same_turn = is_same_turn && IsSameTurn(one, own);
     has_same_terms = has_same_terms && one.terms_hash == own.terms_hash;
     has_same_flags = has_same_flags && one.flags_hash == own.flags_hash;

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/torch/element_bytes.h"
 #include "base/torch/runs_again.h"
 #include "c10/util/Exception.h"
 
@@ -11,8 +12,6 @@ namespace lockstep::sharding {
 namespace {
 
 // The memory of a contiguous tensor. Bytes travel for every dtype.
-at::Tensor Bytes(const at::Tensor& x) { return x.view({x.numel()}).view(at::kByte); }
-
 // Messages of one tag arrive in their order.
 constexpr int kTag = 0;
 
@@ -47,13 +46,14 @@ std::unique_ptr<MessageBatch> Link::Start(const std::vector<at::Tensor>& sends,
   const bool is_batch = group_->getBackend(device.type())->supportsCoalescing();
   if (is_batch) group_->startCoalescing(device.type());
   for (const at::Tensor& x : receives) {
-    std::vector<at::Tensor> bytes = {Bytes(x.detach())};
+    std::vector<at::Tensor> bytes = {base::ElementBytes(x.detach())};
     auto work = group_->recv(bytes, position_, kTag);
     if (!is_batch) batch->works_.push_back(std::move(work));
     batch->tensors_.push_back(bytes[0]);
   }
   for (const at::Tensor& x : sends) {
-    std::vector<at::Tensor> bytes = {Bytes(x.detach().resolve_conj().resolve_neg().contiguous())};
+    std::vector<at::Tensor> bytes = {
+        base::ElementBytes(x.detach().resolve_conj().resolve_neg().contiguous())};
     auto work = group_->send(bytes, position_, kTag);
     if (!is_batch) batch->works_.push_back(std::move(work));
     batch->tensors_.push_back(bytes[0]);

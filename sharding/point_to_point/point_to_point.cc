@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/torch/element_bytes.h"
 #include "base/torch/runs_again.h"
 #include "c10/core/DeviceType.h"
 #include "c10/core/ScalarType.h"
@@ -57,14 +58,13 @@ Header ReadHeader(const at::Tensor& bytes, const Peer& from) {
 }
 
 // The memory of a contiguous tensor. Bytes travel for every dtype.
-at::Tensor Bytes(const at::Tensor& x) { return x.view({x.numel()}).view(at::kByte); }
-
 }  // namespace
 
 void SendTensor(const at::Tensor& x, const Peer& to, const std::string& place) {
   base::CheckRunsOnce("a message between two ranks");
   std::vector<at::Tensor> header = {WriteHeader(HeaderOf(x, place))};
-  std::vector<at::Tensor> values = {Bytes(x.detach().resolve_conj().resolve_neg().contiguous())};
+  std::vector<at::Tensor> values = {
+      base::ElementBytes(x.detach().resolve_conj().resolve_neg().contiguous())};
   const auto header_sent = to.group->send(header, to.position, to.tag);
   to.group->send(values, to.position, to.tag)->wait();
   header_sent->wait();
@@ -76,7 +76,7 @@ void ReceiveTensor(const at::Tensor& x, const Peer& from) {
   from.group->recv(header, from.position, from.tag)->wait();
   const Header sent = ReadHeader(header[0], from), own = HeaderOf(x, "");
   const bool fits = sent.tensor == own.tensor && sent.bytes == own.bytes;
-  std::vector<at::Tensor> values = {Bytes(x.detach())};
+  std::vector<at::Tensor> values = {base::ElementBytes(x.detach())};
   // Receives values that do not fit, too: the sender waits for that, and the next call would take
   // them for its own message.
   if (!fits) values[0] = at::empty({sent.bytes}, values[0].options());

@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local plain = require "lockstep.plain"
+local tables = require "lockstep.log.tables"
 
 local M = {}
 
@@ -45,17 +46,13 @@ function M.duration(seconds)
   return string.format("%d:%02d", minutes, seconds % 60)
 end
 
-local UNITS = { { 1e12, "T" }, { 1e9, "G" }, { 1e6, "M" }, { 1e3, "k" } }
-
 --- Formats a rate or a count in three digits: 9.2k, 153, 1.4M.
 ---@param value number
 ---@return string
 function M.rounded(value)
-  for _, unit in ipairs(UNITS) do
-    -- A value that rounds up to the next unit belongs to it: never "1000.0k".
-    if math.abs(value) >= 0.99995 * unit[1] then return string.format("%.1f%s", value / unit[1], unit[2]) end
-  end
-  return string.format("%.0f", value)
+  -- A value that rounds up to the next unit belongs to it: never "1000.0k".
+  local scaled, unit = tables.scaled(value, 0.99995)
+  return string.format(unit == "" and "%.0f%s" or "%.1f%s", scaled, unit)
 end
 
 --- Formats a number for a column of the step line.
