@@ -344,7 +344,7 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
                            "-", absl::Hex(std::random_device()() & 0xffff, absl::kZeroPad4));
   }
   run_dir = std::filesystem::absolute(run_dir).string();
-  world.store->set(kRunDirKey, std::vector<uint8_t>(run_dir.begin(), run_dir.end()));
+  world.store->set(kRunDirKey, run_dir);
   return run_dir;
 }
 

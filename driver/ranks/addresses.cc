@@ -52,8 +52,7 @@ void FixAddresses(const World& world, const std::vector<std::string>& own,
     settled = {*address};
     break;
   }
-  const std::string text = absl::StrJoin(settled, ",");
-  world.store->set(AddressesKey(environment.rank), std::vector<uint8_t>(text.begin(), text.end()));
+  world.store->set(AddressesKey(environment.rank), absl::StrJoin(settled, ","));
 }
 
 std::vector<std::string> SocketAddresses(const World& world) {

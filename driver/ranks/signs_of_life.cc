@@ -21,8 +21,7 @@ std::string SignOf(c10d::Store& store, int rank) {
 }
 
 void GiveSign(c10d::Store& store, int rank, int64_t number) {
-  const std::string sign = absl::StrCat(number, " ", DescribeProcess());
-  store.set(SignKey(rank), std::vector<uint8_t>(sign.begin(), sign.end()));
+  store.set(SignKey(rank), absl::StrCat(number, " ", DescribeProcess()));
 }
 
 }  // namespace

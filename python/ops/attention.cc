@@ -6,6 +6,7 @@
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/zeros.h"
+#include "base/torch/empty_like.h"
 #include "c10/util/Exception.h"
 #include "torch/library.h"
 
@@ -76,15 +77,13 @@ Triple Backward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k, 
                  causal, scale, window);
 }
 
-at::Tensor EmptyLike(const at::Tensor& x) { return at::empty_symint(x.sym_sizes(), x.options()); }
-
 Pair OnMeta(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor&, bool,
             Number, Window) {
   TORCH_CHECK_VALUE(q.dim() == 3 && k.dim() == 3 && v.dim() == 3,
                     "varlen_attention: q, k and v must be [tokens, heads, dim], got ",
                     q.sym_sizes(), ", ", k.sym_sizes(), " and ", v.sym_sizes());
   const at::ScalarType dtype = q.scalar_type();
-  return {EmptyLike(q),
+  return {base::EmptyLike(q),
           at::empty_symint({q.sym_size(0) * q.sym_size(1)},
                            q.options().dtype(dtype == at::kDouble ? dtype : at::kFloat))};
 }
@@ -92,7 +91,7 @@ Pair OnMeta(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const
 Triple BackwardOnMeta(const at::Tensor&, const at::Tensor& q, const at::Tensor& k,
                       const at::Tensor& v, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                       bool, Number, Window) {
-  return {EmptyLike(q), EmptyLike(k), EmptyLike(v)};
+  return {base::EmptyLike(q), base::EmptyLike(k), base::EmptyLike(v)};
 }
 
 TORCH_LIBRARY_FRAGMENT(lockstep, library) {

@@ -54,15 +54,12 @@ std::unique_ptr<Collective::Pending> C10dCollective::StartAllGather(const std::s
 
 std::string StoreNotes::Key(int position) const { return absl::StrCat(prefix_, "/", position); }
 
-void StoreNotes::Write(const std::string& note) {
-  store_->set(Key(position_), std::vector<uint8_t>(note.begin(), note.end()));
-}
+void StoreNotes::Write(const std::string& note) { store_->set(Key(position_), note); }
 
 std::string StoreNotes::Read(int position) {
   try {
     if (!store_->check({Key(position)})) return "";
-    const std::vector<uint8_t> note = store_->get(Key(position));
-    return std::string(note.begin(), note.end());
+    return store_->get_to_str(Key(position));
   } catch (const c10::Error&) {
     return "";  // the store's host is gone: the first error remains
   }

@@ -16,8 +16,6 @@ namespace lockstep::sharding {
 // While it lives, autograd sees nothing and no version counter moves.
 using NoAutogradGuard = at::AutoDispatchBelowADInplaceOrView;
 
-inline at::Tensor Bytes(const at::Tensor& dense) { return dense.view(at::kByte); }
-
 inline int64_t BytesOf(int64_t elements, at::ScalarType dtype) {
   return elements * static_cast<int64_t>(c10::elementSize(dtype));
 }

@@ -8,6 +8,7 @@
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/torch/element_bytes.h"
 #include "base/torch/versions/collectives.h"
 #include "c10/core/StorageImpl.h"
 #include "c10/core/StreamGuard.h"
@@ -104,7 +105,7 @@ void FlatUnit::ShardSegment(Segment& segment) {
       flat.narrow(0, segment.layout.offsets[k], sizes[k]).view(tensor.sizes()).copy_(tensor);
     }
     if (groups_.all != nullptr) {
-      std::vector<at::Tensor> bytes = {Bytes(flat)};
+      std::vector<at::Tensor> bytes = {base::ElementBytes(flat)};
       groups_.all->broadcast(bytes)->wait();
     }
     segment.master.copy_(flat.narrow(0, rank_ * segment.layout.span, segment.layout.span));
@@ -197,7 +198,7 @@ void FlatUnit::StartGatherOf(Segment& segment, const at::Tensor& slot) {
   if (ranks_ == 1) return;
   at::Tensor output =
       slot.narrow(0, segment.in_slot, BytesOf(segment.layout.total, segment.gathered_dtype));
-  at::Tensor input = Bytes(segment.input);
+  at::Tensor input = base::ElementBytes(segment.input);
   // Behind the upload, and beside what the current stream computes.
   const c10::OptionalStreamGuard behind(
       segment.copies != nullptr ? std::optional(segment.copies->stream()) : std::nullopt);
@@ -339,7 +340,7 @@ std::vector<at::Tensor> FlatUnit::GatherWhole(const std::vector<at::Tensor>& pie
     }
     at::Tensor flat = at::empty({segment.layout.total}, span.options());
     if (ranks_ > 1) {
-      at::Tensor output = Bytes(flat), input = Bytes(span);
+      at::Tensor output = base::ElementBytes(flat), input = base::ElementBytes(span);
       base::AllGatherSingle(*groups_.gather, output, input)->wait();
     } else {
       flat.copy_(span);

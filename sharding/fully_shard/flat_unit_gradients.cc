@@ -3,6 +3,7 @@
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
+#include "base/torch/element_bytes.h"
 #include "base/torch/versions/collectives.h"
 #include "c10/util/Exception.h"
 #include "sharding/fully_shard/flat_memory.h"
@@ -84,7 +85,7 @@ void FlatUnit::StartReduceOf(Segment& segment) {
     segment.reduced = segment.gradient.to(wide);
   } else if (device_.is_cpu() || options_.deterministic) {
     AcquireReceived(segment);
-    at::Tensor given = Bytes(segment.gradient);
+    at::Tensor given = base::ElementBytes(segment.gradient);
     std::vector<int64_t> equal;
     segment.reduce_work =
         base::AllToAllSingle(*groups_.reduce, segment.received, given, equal, equal);

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/torch/element_bytes.h"
 #include "c10/util/Exception.h"
 #include "sharding/agreement/gather_texts.h"
 #include "sharding/fully_shard/steps.h"
@@ -147,7 +148,7 @@ FullyShard::FullyShard(const std::vector<UnitParameters>& units,
     for (const at::Tensor& buffer : buffers) {
       const at::NoGradGuard no_grad;
       const at::Tensor dense = buffer.detach().contiguous();
-      std::vector<at::Tensor> bytes = {dense.view({-1}).view(at::kByte)};
+      std::vector<at::Tensor> bytes = {base::ElementBytes(dense)};
       groups.all->broadcast(bytes)->wait();
       if (!dense.is_same(buffer)) buffer.detach().copy_(dense);
     }

@@ -28,7 +28,6 @@ namespace {
 constexpr char kPendingError[] = "lockstep.pending_error";
 constexpr char kTracedError[] = "lockstep.traced_error";
 constexpr char kTraceback[] = "lockstep.traceback";
-constexpr char kLibraryRoot[] = "lockstep.library_root";
 constexpr char kVm[] = "lockstep.vm";
 
 // The state or coroutine that runs on this thread: a call from C++ must go through it. Set while a
@@ -228,20 +227,17 @@ std::string AbsoluteTemplates(absl::string_view path) {
 int SearchLibrary(lua_State* state) {
   size_t size = 0;
   const char* name = lua_tolstring(state, 1, &size);
-  lua_getfield(state, LUA_REGISTRYINDEX, kLibraryRoot);
-  const char* root = lua_tostring(state, -1);
   std::string file(name, size);
   std::replace(file.begin(), file.end(), '.', '/');
   file += ".lua";
-  std::ifstream stream(absl::StrCat(root, "/", file), std::ios::binary);
-  if (!stream) {
-    lua_pushfstring(state, "\n\tno module '%s' in the library (%s)%s", name, root,
+  const std::optional<std::string> code = ReadLibraryFile(state, file);
+  if (!code) {
+    const std::string& root = OptionsOf(state).library_root;
+    lua_pushfstring(state, "\n\tno module '%s' in the library (%s)%s", name, root.c_str(),
                     DidYouMean(name, ModuleNames(state, root)).c_str());
     return 1;
   }
-  const std::string code((std::istreambuf_iterator<char>(stream)),
-                         std::istreambuf_iterator<char>());
-  if (luaL_loadbuffer(state, code.data(), code.size(), absl::StrCat("@", file).c_str()) != 0) {
+  if (luaL_loadbuffer(state, code->data(), code->size(), absl::StrCat("@", file).c_str()) != 0) {
     throw Error(lua_tostring(state, -1));
   }
   return 1;
@@ -309,6 +305,12 @@ const LuaVm::Options& OptionsOf(lua_State* state) {
   return vm->options();
 }
 
+std::optional<std::string> ReadLibraryFile(lua_State* state, const std::string& file) {
+  std::ifstream stream(absl::StrCat(OptionsOf(state).library_root, "/", file), std::ios::binary);
+  if (!stream) return std::nullopt;
+  return std::string((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+}
+
 LuaVm::LuaVm(const Options& options) : options_(options) {
   lua_State* state = luaL_newstate();
   if (state == nullptr) throw Error("lua: no memory for a state");
@@ -322,9 +324,6 @@ LuaVm::LuaVm(const Options& options) : options_(options) {
   lua_pushlightuserdata(state, reinterpret_cast<void*>(&Wrap));
   luaJIT_setmode(state, -1, LUAJIT_MODE_WRAPCFUNC | LUAJIT_MODE_ON);
   lua_pop(state, 1);
-
-  PushString(state, options.library_root);
-  lua_setfield(state, LUA_REGISTRYINDEX, kLibraryRoot);
 
   lua_pushlightuserdata(state, this);
   lua_setfield(state, LUA_REGISTRYINDEX, kVm);

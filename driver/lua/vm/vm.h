@@ -109,6 +109,9 @@ class LuaVm {
 // Returns what the VM of this state was made with.
 const LuaVm::Options& OptionsOf(lua_State* state);
 
+// Returns the text of a file of the Lua library, as "lockstep/nn.lua". Empty: there is none.
+std::optional<std::string> ReadLibraryFile(lua_State* state, const std::string& file);
+
 }  // namespace lockstep::lua
 
 #endif  // LOCKSTEP_DRIVER_LUA_VM_VM_H_

@@ -14,8 +14,6 @@ constexpr char kCountKey[] = "lockstep/waits";  // of ranks whose wait is in the
 // "<beat> <wait>", or "" once the wait is over.
 std::string WaitKey(int rank) { return absl::StrCat("lockstep/wait/", rank); }
 
-std::vector<uint8_t> Bytes(const std::string& text) { return {text.begin(), text.end()}; }
-
 struct Published {
   int64_t beat = 0;
   std::optional<RankWait> wait;
@@ -58,14 +56,14 @@ void WaitWatch::Publish(Clock::time_point now) {
   const std::optional<RankWait> wait = find_wait_();
   if (!wait.has_value()) {
     if (std::exchange(is_published_, false)) {
-      store_->set(WaitKey(rank_), Bytes(""));
+      store_->set(WaitKey(rank_), std::string());
       store_->add(kCountKey, -1);
     }
     return;
   }
   if (is_published_ && now - published_ < between_) return;
   published_ = now;
-  store_->set(WaitKey(rank_), Bytes(absl::StrCat(++beat_, " ", FormatWait(*wait))));
+  store_->set(WaitKey(rank_), absl::StrCat(++beat_, " ", FormatWait(*wait)));
   if (!std::exchange(is_published_, true)) store_->add(kCountKey, 1);
 }
 

@@ -1,13 +1,11 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include <fstream>
-#include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "driver/files/files.h"
 #include "driver/lua/bind/open.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
@@ -110,11 +108,9 @@ int Interruptibly(lua_State* state) {
 // read_library(file) -> the text of a file of the Lua library, as "lockstep/nn.lua".
 int ReadLibrary(lua_State* state) {
   const std::string file = ReadString(state, 1, "read_library: file");
-  std::ifstream stream(absl::StrCat(driver::FindRunfile("driver/lualib"), "/", file),
-                       std::ios::binary);
-  if (!stream) throw Error(absl::StrCat("read_library: there is no ", file, " in the library"));
-  return PushString(state, std::string((std::istreambuf_iterator<char>(stream)),
-                                       std::istreambuf_iterator<char>()));
+  const std::optional<std::string> text = ReadLibraryFile(state, file);
+  if (!text) throw Error(absl::StrCat("read_library: there is no ", file, " in the library"));
+  return PushString(state, *text);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "ATen/ops/empty_like.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/torch/element_bytes.h"
 #include "driver/lua/bind/context.h"
 #include "driver/lua/bind/open.h"
 #include "driver/lua/bind/program/serialize.h"
@@ -154,9 +155,6 @@ void InPlace(const at::Tensor& tensor,
   }
 }
 
-// Collectives that move values without arithmetic move bytes, so they take every dtype.
-at::Tensor Bytes(const at::Tensor& dense) { return dense.view({dense.numel()}).view(at::kByte); }
-
 // Gloo has no mean: a sum, divided afterwards. Whole numbers have no exact mean.
 c10d::ReduceOp::RedOpType SumForAverage(c10d::ReduceOp::RedOpType op, const at::Tensor& tensor,
                                         const char* name) {
@@ -198,7 +196,7 @@ int Broadcast(lua_State* state) {
   const driver::ScriptCall script_call;
   InPlace(tensor, [&](const at::Tensor& dense) {
     const driver::CollectiveSubject subject(Describe(tensor));
-    std::vector<at::Tensor> tensors = {Bytes(dense)};
+    std::vector<at::Tensor> tensors = {base::ElementBytes(dense)};
     group.process_group->broadcast(tensors, options)->wait();
   });
   lua_pushvalue(state, 1);
@@ -209,11 +207,11 @@ std::vector<at::Tensor> Gather(const Group& group, const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
   const at::Tensor dense = Dense(tensor);
   std::vector<at::Tensor> gathered;
-  std::vector<at::Tensor> inputs = {Bytes(dense)};
+  std::vector<at::Tensor> inputs = {base::ElementBytes(dense)};
   std::vector<std::vector<at::Tensor>> outputs(1);
   for (int i = 0; i < group.process_group->getSize(); ++i) {
     gathered.push_back(at::empty_like(dense));
-    outputs[0].push_back(Bytes(gathered.back()));
+    outputs[0].push_back(base::ElementBytes(gathered.back()));
   }
   const driver::ScriptCall script_call;
   const driver::CollectiveSubject subject(Describe(tensor));
