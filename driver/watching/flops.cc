@@ -159,6 +159,7 @@ const std::unordered_map<std::string, Formula>& Formulas() {
       {"aten::_scaled_mm", Matmul<0>},
       {"aten::addmm", Matmul<1>},
       {"lockstep::linear_of_few_rows", Linear},
+      {"mkldnn::_linear_pointwise", Linear},
       {"lockstep::cached_attention", CachedAttention},
       {"lockstep::attention_of_new_tokens", AttentionOfNewTokens},
       {"lockstep::mlp_of_new_tokens", Linears<3>},
