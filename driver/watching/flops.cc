@@ -158,6 +158,7 @@ const std::unordered_map<std::string, Formula>& Formulas() {
       {"aten::bmm", Matmul<0>},
       {"aten::_scaled_mm", Matmul<0>},
       {"aten::addmm", Matmul<1>},
+      {"aten::addmm_", Matmul<1>},
       {"lockstep::linear_of_few_rows", Linear},
       {"mkldnn::_linear_pointwise", Linear},
       {"lockstep::cached_attention", CachedAttention},

@@ -38,7 +38,8 @@ at::Tensor AddProduct(const at::Tensor& y, const at::Tensor& low, const at::Tens
 
 class LoraLinearBackward final : public base::SavingNode<5> {
  public:
-  // `low`: scale x a^T. Backward reads x for the gradient of a, and the weight for that of x.
+  // `low`: scale x a^T. Backward reads x for the gradient of a, and the weight for
+  // the gradient of x.
   LoraLinearBackward(const at::Tensor& x, const at::Tensor& weight, const Bias& bias,
                      const at::Tensor& a, const at::Tensor& b, double scale, const at::Tensor& low)
       : SavingNode(
