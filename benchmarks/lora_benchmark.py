@@ -5,12 +5,14 @@ Needs a Python with torch 2.11, transformers 5.23 and peft 0.21:
     OMP_NUM_THREADS=1 python benchmarks/lora_benchmark.py bazel-bin/driver/lockstep
 
 The shape is SmolLM2-135M's: 30 layers, hidden 576, 49,152 ids. A step is forward, backward and AdamW over 256 tokens, r = 16 on all
-linear layers. Each measurement is a process of its own. The programs take turns, three times; printed are the least milliseconds
-of processor time of a step, MiB of the process at its highest, and Lua / Python. Losses of the third step must agree.
+linear layers. Each measurement is a process of its own, which gives the least milliseconds of processor time of a step, and MiB of the
+process at its highest. The programs take turns, three times. Printed are the medians of the turns, and Lua / Python. Losses of the third
+step must agree.
 """
 
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -93,7 +95,7 @@ def main():
             if abs(lua[0][2] - python[0][2]) > tolerance * abs(python[0][2]):
                 sys.exit(f"{dtype}: the third step's loss is {lua[0][2]} from Lua, but {python[0][2]} from Python")
             for column, name in enumerate(("step, ms", "process, MiB")):
-                ours, theirs = (min(result[column] for result in side) for side in (lua, python))
+                ours, theirs = (statistics.median(result[column] for result in side) for side in (lua, python))
                 print(f"{dtype + ', ' + name:22}{ours:10.1f}{theirs:10.1f}{ours / theirs:8.2f}", flush=True)
 
 

@@ -8,6 +8,7 @@ local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local experts = require "lockstep.lora.experts"
 local four_bit = require "lockstep.nn.four_bit"
+local fused = require "lockstep.nn.fused"
 local nn = require "lockstep.nn"
 local plain = require "lockstep.plain"
 local splits = require "lockstep.nn.splits"
@@ -269,12 +270,15 @@ end
 local function forward_of(class)
   return function(self, x)
     local adapter = adapters[self]
-    local result = class.forward(self, x)
-    if adapter.is_disabled then return result end
+    if adapter.is_disabled then return class.forward(self, x) end
     local a, b = self.lora_A.weight, self.lora_B.weight
+    local drops = adapter.dropout > 0 and self.training
+    if class.forward == nn.Linear.forward and not drops and not adapter.dora then
+      return fused.lora_linear(x, self.weight, self.bias, a, b, adapter.scale)
+    end
+    local result = class.forward(self, x)
     local dtype = result.dtype
     x = x:to(a.dtype)
-    local drops = adapter.dropout > 0 and self.training
     if drops then x = torch.dropout(x, adapter.dropout, true) end
     local update = nn.linear(nn.linear(x, a), b) * adapter.scale
     if not adapter.dora then return (result + update):to(dtype) end

@@ -122,6 +122,40 @@ t.test("TrainingMovesOnlyAdaptersAndLearns", function()
   for name, value in pairs(before) do t.equal(model:state_dict()[name], value, name) end
 end)
 
+t.test("TheOperatorOfALayerAndTheFormulaAgreeInValuesGradientsAndFlops", function()
+  local inputs, out, rows, r = 24, 16, 32, 4
+  for dtype, tolerance in pairs { [torch.float64] = 1e-13, [torch.float32] = 2e-6, [torch.bfloat16] = 1e-2 } do
+    local net = nn.Sequential({ nn.Linear(inputs, out) }):to(dtype)
+    lora.apply(net, { r = r, targets = "all-linear" })
+    perturb(net)
+    local x, dy = torch.randn { rows, inputs }:to(dtype), torch.randn { rows, out }:to(dtype)
+    local function results(is_fused)
+      local before = nn.use_fused(is_fused)
+      local input, y = x:clone():requires_grad_(true), nil
+      net:zero_grad()
+      local flops = lockstep.flops(function()
+        y = net(input)
+        y:backward(dy)
+      end).total
+      nn.use_fused(before)
+      return { y:detach(), input.grad, net[1].lora_A.weight.grad, net[1].lora_B.weight.grad }, flops
+    end
+
+    local fused, flops = results(true)
+    local plain, plain_flops = results(false)
+
+    t.equal(net[1].weight.grad, nil)
+    for i = 1, 4 do
+      t.equal(fused[i].dtype, plain[i].dtype)
+      local scale = plain[i]:abs():max():item()
+      t.truthy((fused[i] - plain[i]):abs():max():item() <= tolerance * scale, ("%s %d"):format(tostring(dtype), i))
+    end
+    -- Forward and the gradient of x, and the adapter's six products.
+    t.equal(flops, 2 * rows * (2 * inputs * out + 3 * r * (inputs + out)))
+    t.equal(plain_flops, flops)
+  end
+end)
+
 t.test("CheckpointedLayersGiveTheSameGradientsWithDropout", function()
   local function gradients(ckpt)
     torch.manual_seed(4)

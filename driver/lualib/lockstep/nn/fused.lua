@@ -63,6 +63,22 @@ function M.linear(x, weight, bias)
   return torch.linear(x, weight, bias)
 end
 
+--- Returns x W^T + bias + scale * x A^T B^T: a linear layer with an adapter of LoRA. The adapter computes in the dtype
+--- of a and b. With kernels it is one operator, and one node of autograd. Private to lockstep.lora.
+---@param x torch.Tensor [..., in]
+---@param weight torch.Tensor [out, in]
+---@param bias torch.Tensor? [out]
+---@param a torch.Tensor [r, in]
+---@param b torch.Tensor [out, r]
+---@param scale number
+---@return torch.Tensor # [..., out]
+function M.lora_linear(x, weight, bias, a, b, scale)
+  if fused then return kernels.lora_linear(x, weight, bias, a, b, scale) end
+  local y = torch.linear(x, weight, bias)
+  local update = torch.linear(torch.linear(x:to(a.dtype), a), b) * scale
+  return (y + update):to(y.dtype)
+end
+
 --- The forward function of nn.RMSNorm.
 ---@param x torch.Tensor [..., size]
 ---@param weight torch.Tensor [size]

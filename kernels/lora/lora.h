@@ -1,0 +1,31 @@
+// A linear layer with a LoRA adapter (arXiv 2106.09685) as one operator and one node of autograd.
+//
+//    const at::Tensor y = LoraLinear(x, weight, bias, a, b, alpha / r);
+//
+// The operators that it stands for make a cast of x, two products, a scaled copy, a sum and a cast
+// back, and each saves its inputs for backward. Here the product with b is added into the layer's
+// result, the gradient of x likewise, and backward saves x in its own dtype, once, and x a^T.
+
+#ifndef LOCKSTEP_KERNELS_LORA_LORA_H_
+#define LOCKSTEP_KERNELS_LORA_LORA_H_
+
+#include <optional>
+
+#include "ATen/core/TensorBody.h"
+
+namespace lockstep::kernels {
+
+// Returns x weight^T + bias + scale x a^T b^T in x's dtype. The adapter computes in the dtype of a
+// and b, and the sum is rounded once. It runs as one operator where all tensors are dense, `weight`
+// has x's dtype, and a and b have it too or are float32 next to float16 or bfloat16. Elsewhere, and
+// in autocast, it calls Linear and ATen's operators. Products in float32 may be oneDNN's
+// (products.h). Gradients of gradients are computed by ATen's operators. Shapes that do not fit
+// throw c10::ValueError. Thread-safe. From Lua: torch.ops.lockstep.lora_linear.
+//   x: [..., in]; weight: [out, in]; bias: [out]; a: [r, in]; b: [out, r].
+at::Tensor LoraLinear(const at::Tensor& x, const at::Tensor& weight,
+                      const std::optional<at::Tensor>& bias, const at::Tensor& a,
+                      const at::Tensor& b, double scale);
+
+}  // namespace lockstep::kernels
+
+#endif  // LOCKSTEP_KERNELS_LORA_LORA_H_
