@@ -49,7 +49,7 @@ local config = run.config({
   max_norm = 1.0, save_every = 100, eval_every = 100,
   keep_best = false, -- writes the weights of the evaluation with the least loss, not those of the last step
   eval_samples = 1000, -- held-out conversations whose loss is computed in an evaluation, at most
-  answers = 64, -- of these, whose last answer the model writes, at most; none with pp
+  answers = 64, -- of these, whose last answer the model writes, at most; none with pp or ep
   max_new_tokens = 64, -- of an answer
   lora = { r = 16, alpha = 32, dropout = 0.0, targets = "all-linear", dora = false, rslora = false }, -- r = 0: all
   load_in_4bit = false, -- keeps the model's linear layers in 4 bits (NF4); a folder of bitsandbytes has them so
@@ -90,7 +90,8 @@ local is_separate, axes = config.vision_ranks > 0, config.parallel
 assert(not is_separate or axes.ep * axes.pp == 1, "--set vision_ranks does not go with parallel.ep or parallel.pp")
 local model = is_separate and mimo.separate(net, { vision_ranks = config.vision_ranks,
     parallel = { tp = axes.tp, cp = axes.cp, fully_shard = axes.fully_shard } })
-  or sharding.parallel(net, axes, { data_parallel = axes.pp == 1 and { find_unused = process ~= nil } or nil })
+  or sharding.parallel(net, axes,
+    { data_parallel = axes.pp * axes.ep == 1 and { find_unused = process ~= nil } or nil })
 -- The rows of dp have micro-batches of their own. With a separate tower each rank is given those of all rows.
 local grid = not is_separate and sharding.grid { tp = axes.tp, cp = axes.cp, ep = axes.ep, pp = axes.pp } or nil
 local row, num_rows = grid and grid:rank "dp", grid and grid.dp or model.ranks
@@ -130,7 +131,7 @@ local function evaluate(title)
   local loss = sharding.evaluate(model, function() return table.remove(batches[(row or dist.rank()) + 1]) end,
     function(batch) return model(batch, "loss") end)
   local exact = models.exact_answers(model, net, { rows = rows, encode = encode_sample, tokenizer = tokenizer,
-    rank = row, ranks = num_rows, most = (is_separate or grid.pp > 1) and 0 or config.answers,
+    rank = row, ranks = num_rows, most = (is_separate or grid.pp * grid.ep > 1) and 0 or config.answers,
     max_new_tokens = config.max_new_tokens, title = title })
   log.record("validation", { loss = loss, counts = batching.lost(report), exact = exact })
   if config.keep_best and title ~= "before" then run:keep_best("loss", loss) end

@@ -358,7 +358,7 @@ class Launcher {
   }
 
   // With a template this process adopts what ranks have left behind, keepers of snapshots among
-  // them. An ended one takes a number of a process until it is reaped.
+  // them. One that has ended keeps its process number until it is reaped.
   void ReapAdopted() {
     siginfo_t info{};
     while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid > 0 &&

@@ -149,7 +149,7 @@ void Check(const at::Tensor& x, const at::Tensor& weight, const Bias& bias, cons
                     ", r], got ", a.sizes(), " and ", b.sizes());
 }
 
-// The layer's own result, [rows, out]. The caller may write to it.
+// Returns the layer's own result, [rows, out]. The caller may write to it.
 at::Tensor Base(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
   if (!IsForOneDnn(x, weight)) return Linear(x, weight, bias);
   const at::Tensor y = ProductOfRows(x, weight);

@@ -16,11 +16,11 @@
 namespace lockstep::kernels {
 
 // Returns x weight^T + bias + scale x a^T b^T in x's dtype. The adapter computes in the dtype of a
-// and b, and the sum is rounded once. It runs as one operator where all tensors are dense, `weight`
-// has x's dtype, and a and b have it too or are float32 next to float16 or bfloat16. Elsewhere, and
-// in autocast, it calls Linear and ATen's operators. Products in float32 may be oneDNN's
-// (products.h). Gradients of gradients are computed by ATen's operators. Shapes that do not fit
-// throw c10::ValueError. Thread-safe. From Lua: torch.ops.lockstep.lora_linear.
+// and b, and the sum is rounded to that of x. It runs as one operator where all tensors are dense,
+// `weight` has x's dtype, and a and b have it too or are float32 next to float16 or bfloat16.
+// Elsewhere, and in autocast, it calls Linear and ATen's operators. Products in float32 may be
+// oneDNN's (products.h). Gradients of gradients are computed by ATen's operators. Shapes that do
+// not fit throw c10::ValueError. Thread-safe. From Lua: torch.ops.lockstep.lora_linear.
 //   x: [..., in]; weight: [out, in]; bias: [out]; a: [r, in]; b: [out, r].
 at::Tensor LoraLinear(const at::Tensor& x, const at::Tensor& weight,
                       const std::optional<at::Tensor>& bias, const at::Tensor& a,

@@ -116,7 +116,7 @@ RankRoute RouteOfRank(const Route& route, int64_t rank);
 // The rows that the receiving lanes need. The neighbouring lanes of a replica form parts: its cp
 // coordinates, or its single ranks. needs[dp_rank * parts + part] has
 // the rows of one part as ascending ranges that do not overlap, counted from 0 in its replica's
-// shard. Parts may need the same rows, and no part need need a row.
+// shard. Parts may need the same rows, and a part may need none.
 using Needs = std::vector<std::vector<Range>>;
 
 // Returns ascending rows as ranges. Returns InvalidArgument with the first row that does not
@@ -136,7 +136,7 @@ struct RankRoutes {
 // `route` is what PlanRoute returned; `parts` divides its to.lanes. Returns InvalidArgument if
 // `needs` has another number of parts, or rows that the replica does not have.
 //
-// Cost: O(places of `to` * (ranges + places of `from`)).
+// Cost: O((places of `to` + places of `from`) * ranges).
 absl::StatusOr<RankRoutes> RoutesOfNeeds(const Route& route, int64_t parts, const Needs& needs,
                                          int64_t rank);
 

@@ -11,7 +11,6 @@
 namespace lockstep::sharding {
 namespace {
 
-// The memory of a contiguous tensor. Bytes travel for every dtype.
 // Messages of one tag arrive in their order.
 constexpr int kTag = 0;
 

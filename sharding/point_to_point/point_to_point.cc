@@ -57,7 +57,6 @@ Header ReadHeader(const at::Tensor& bytes, const Peer& from) {
   return header;
 }
 
-// The memory of a contiguous tensor. Bytes travel for every dtype.
 }  // namespace
 
 void SendTensor(const at::Tensor& x, const Peer& to, const std::string& place) {

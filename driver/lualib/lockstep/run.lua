@@ -114,7 +114,11 @@ local function apply_setting(config, path, text, presets)
       local words = presets[path] and " (or a word: " .. table.concat(plain.keys(presets[path]), ", ") .. ")"
       refuse(path, text, "%s is a group of keys; set one of them%s", shown(path), words or "")
     end
-    for key, value in pairs(preset) do default[key] = value end
+    for key, value in pairs(preset) do
+      plain.check(type(default[key]) == type(value), "run.config: presets.%s.%s: %s.%s must be a %s, as in the "
+        .. "defaults, not a %s", path, text, path, tostring(key), type(default[key]), type(value))
+      default[key] = value
+    end
     return
   end
   node[last] = type(default) == "table" and parse_array(path, text, default) or parse_scalar(path, text, default)

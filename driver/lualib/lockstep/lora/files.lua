@@ -278,9 +278,17 @@ end
 ---@return table<string, torch.Tensor>
 function M.tensors_of(model)
   local state, tensors = model:state_dict(), {}
+  local saved = adapters.saved(model)
+  -- The frozen parts of the base stay parts: whole they may not fit on one rank.
+  local function is_written(name)
+    if name:find("lora_", 1, true) then return true end
+    for _, one in ipairs(saved) do
+      if name:sub(1, #one.name + 1) == one.name .. "." then return true end
+    end
+  end
   for name, p in model:named_parameters() do
     local split = splits.of(p)
-    if split then state[name] = splits.whole(p, split) end
+    if split and is_written(name) then state[name] = splits.whole(p, split) end
   end
   for _, one in ipairs(adapters.adapted(model)) do
     for _, part in ipairs { "lora_A.weight", "lora_B.weight", "lora_magnitude_vector" } do
@@ -294,14 +302,14 @@ function M.tensors_of(model)
       end
     end
   end
-  for _, one in ipairs(adapters.saved(model)) do
+  for _, one in ipairs(saved) do
     local below = one.name .. "."
     for name, tensor in pairs(state) do
       if name:sub(1, #below) == below then tensors[PREFIX .. name] = tensor end
     end
   end
   local tied = adapters.tied_head(model)
-  for _, one in ipairs(tied and adapters.saved(model) or {}) do
+  for _, one in ipairs(tied and saved or {}) do
     if one.module == tied.module and one.name ~= tied.name then
       tensors[PREFIX .. tied.name .. ".weight"] = tensors[PREFIX .. one.name .. ".weight"]
     end

@@ -189,7 +189,7 @@ end
 ---@field shares nn.Shares? the first sequences are parts of samples that several ranks hold: batching.prepare
 ---@field continues boolean? set by models.generate: the ids follow those of earlier batches
 ---@field visual torch.Tensor? in place of pixel values: what model:visual(batch) returned, perhaps on other ranks
----@field own_visual torch.Tensor? of it the tokens whose places are among those of this rank of cp, and of tp with
+---@field own_visual torch.Tensor? the rows of `visual` whose places are among those of this rank of cp, and of tp with
 --- sequence parallelism, in their order
 
 --- A language model. A subclass sets `keys`, and may override `read`, `mlp`, `layer`, `inputs` and

@@ -94,6 +94,8 @@ t.test("AWordMayStandForValuesOfAGroup", function()
   local sharded = axes("axes.tp=2", "axes=sharded")
   t.equal({ sharded.tp, sharded.pp, sharded.shard }, { 2, 1, true })
   t.equal(axes("axes=sharded", "axes=plain").shard, false)
+  t.raises("run.config: presets.axes.typo: axes.shards must be a nil, as in the defaults, not a boolean", run.merge,
+    { axes = { shard = false } }, { { "axes", "typo" } }, { axes = { typo = { shards = true } } })
   t.raises("--set axes=split: axes is a group of keys; set one of them (or a word: plain, sharded)", axes,
     "axes=split")
 end)

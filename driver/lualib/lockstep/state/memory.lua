@@ -44,6 +44,23 @@ local function connect()
   return keeper:newest_start()
 end
 
+--- Calls fn(keeper). If the keeper is gone, says so and calls fn with a new one, which holds nothing.
+local function ask(fn)
+  local ok, result = pcall(fn, keeper)
+  if ok then return result end
+  if not tostring(result):find("the keeper is gone", 1, true) then error(result, 0) end
+  say(("rank %d: the keeper of this machine's snapshots in memory is gone, and they with it; another is started")
+    :format(dist.rank()))
+  held = {}
+  local known = connect()
+  if known > 0 and known ~= start then
+    error(("rank %d is of start %d of the run, and start %d uses the new keeper; end this process"):format(dist.rank(),
+      start, known), 0)
+  end
+  keeper:begin(start)
+  return fn(keeper)
+end
+
 --- Numbers this start of the run, by one more than any that a keeper of its machines knows. Collective.
 ---
 --- A rank may outlive its start: one that was stopped, or whose agent of torchrun was killed. A keeper that knows of a
@@ -54,20 +71,7 @@ end
 local function number_start(newest)
   start = 0
   for _, known in ipairs(agreement.values(newest)) do start = math.max(start, known + 1) end
-  agreement.together(CALLER, function() keeper:begin(start) end)
-end
-
---- Calls fn(keeper). If the keeper is gone, says so and calls fn with a new one, which holds nothing.
-local function ask(fn)
-  local ok, result = pcall(fn, keeper)
-  if ok then return result end
-  if not tostring(result):find("the keeper is gone", 1, true) then error(result, 0) end
-  say(("rank %d: the keeper of this machine's snapshots in memory is gone, and they with it; another is started")
-    :format(dist.rank()))
-  held = {}
-  connect()
-  keeper:begin(start)
-  return fn(keeper)
+  agreement.together(CALLER, function() ask(function(k) k:begin(start) end) end)
 end
 
 --- Begins to take snapshots, or ends it if there is no `opts`. Collective.
@@ -234,6 +238,7 @@ end
 ---@field holders table<integer, integer[]> ranks whose machine has the owner's share, by owner
 ---@field bytes table<integer, integer> of a share, by owner
 ---@field crc32 table<integer, string> by owner
+---@field is_mixed boolean? whether machines have different shares of one owner
 ---@field ranks {keeper: integer, limit: number, list: table[]}[] by rank: what its machine has
 
 --- Returns the newest snapshot that the machines have whole, or nil: the last one of the last start that left one.
@@ -257,12 +262,14 @@ function M.newest()
         snapshot.holders[one.owner], snapshot.bytes[one.owner] = {}, one.bytes
         snapshot.crc32[one.owner] = one.crc32
       end
+      -- Starts on other machines may have had the same number: their shares are not one state.
+      snapshot.is_mixed = snapshot.is_mixed or snapshot.crc32[one.owner] ~= one.crc32
       table.insert(snapshot.holders[one.owner], rank - 1)
     end
   end
   for _, key in ipairs(plain.keys(by_key)) do
     local snapshot = by_key[key]
-    local is_whole = true
+    local is_whole = not snapshot.is_mixed
     for owner = 0, snapshot.world - 1 do is_whole = is_whole and snapshot.holders[owner] ~= nil end
     local is_newer = not found or snapshot.start > found.start
       or snapshot.start == found.start and snapshot.step > found.step

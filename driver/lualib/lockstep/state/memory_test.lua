@@ -180,6 +180,27 @@ t.test("ADamagedByteOnOneMachineIsMendedFromItsPartner", function()
   as_machines(1)
 end)
 
+-- As where two starts on different machines had the same number, and the machines come together again.
+t.test("DifferentSharesOfOneOwnerAreNotOneSnapshot", function()
+  if world == 1 then return end
+  as_machines(2)
+  local objects, _, expected = prepare(KINDS[1])
+  local keeper = core_keep.connect(core_keep.name(run.dir) .. os.getenv "LOCKSTEP_KEEPER", false)
+  if rank == 0 then
+    keeper:begin(keeper:newest_start())
+    for _, one in ipairs(keeper:list()) do
+      if one.owner == 0 and one.step == 6 then
+        keeper:put(keeper:get(0, 6), 0, 6, world, ("%08x"):format(tonumber(one.crc32, 16) == 1 and 2 or 1), one.start)
+      end
+    end
+  end
+  dist.barrier()
+
+  t.equal(run:resume(), 4)
+  t.equal(fingerprint(objects), expected[4])
+  as_machines(1)
+end)
+
 t.test("TheDiskIsTakenWhereItIsNewerOrTheOnlyOne", function()
   local objects, _, expected = prepare(KINDS[1], { memory_every = 4, every = 3 })
   t.equal(#files.list(run.dir .. "/state"), 3) -- 3, 6 and 7, the end
