@@ -4,8 +4,13 @@
 #include "ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_native.h"
 #include "ATen/ops/_scaled_dot_product_flash_attention_for_cpu_native.h"
 #include "ATen/ops/_scaled_mm.h"
+#include "ATen/ops/_unsafe_view.h"
 
 namespace lockstep::kernels {
+
+at::Tensor UnsafeView(const at::Tensor& x, at::IntArrayRef shape) {
+  return at::_unsafe_view(x, shape);
+}
 
 void AddOneToAll(at::TensorList tensors) { at::_foreach_add_(tensors, 1); }
 

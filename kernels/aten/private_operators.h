@@ -11,6 +11,9 @@
 
 namespace lockstep::kernels {
 
+// Returns x in another shape: for autograd a tensor of its own, not a view of x.
+at::Tensor UnsafeView(const at::Tensor& x, at::IntArrayRef shape);
+
 // Adds 1 to each tensor: one launch for all, on a GPU.
 void AddOneToAll(at::TensorList tensors);
 

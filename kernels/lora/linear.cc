@@ -8,11 +8,11 @@
 #include "ATen/autocast_mode.h"
 #include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/core/grad_mode.h"
-#include "ATen/ops/_unsafe_view.h"
 #include "ATen/ops/mm.h"
 #include "base/torch/operators.h"
 #include "base/torch/versions/node.h"
 #include "c10/util/Exception.h"
+#include "kernels/aten/private_operators.h"
 #include "kernels/kernels.h"
 #include "kernels/lora/lora.h"
 #include "kernels/lora/products.h"
@@ -184,7 +184,7 @@ at::Tensor LoraLinear(const at::Tensor& x, const at::Tensor& weight, const Bias&
     const at::Tensor rows = x.reshape({-1, x.size(-1)});
     low = ProductOfRows(rows.to(a.scalar_type()), a).mul_(scale);
     // Not a view: autograd would refuse to write to a view that was made without gradients.
-    y = at::_unsafe_view(AddProduct(Base(rows, weight, bias), low, b.t()), shape);
+    y = UnsafeView(AddProduct(Base(rows, weight, bias), low, b.t()), shape);
   }
   if (torch::autograd::compute_requires_grad(x, weight, bias, a, b)) {
     torch::autograd::set_history(
