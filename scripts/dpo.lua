@@ -44,8 +44,7 @@ local config = run.config({
   parallel = { tp = 1, fully_shard = false }, -- the grid of ranks: docs/parallelism.md
   precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
 }, { at_least = { seed = 0, steps = 1, pairs_per_step = 1, seq_len = 1, warmup_steps = 0, save_every = 1,
-  ["lora.r"] = 0 }, presets = { parallel = { data_parallel = { fully_shard = false },
-  fully_shard = { fully_shard = true } } } })
+  ["lora.r"] = 0 }, presets = sharding.presets })
 torch.manual_seed(config.seed)
 assert(config.on_cut == "error" or config.on_cut == "drop", "--set on_cut takes error or drop: a pair cannot be cut")
 local dir, path = config.model, config.data

@@ -62,8 +62,7 @@ local config = run.config({
   tiles = 0, -- above 0: the MLPs run over so many tiles of the tokens
 }, { at_least = { seed = 0, steps = 1, samples_per_step = 1, seq_len = 1, warmup_steps = 0,
   save_every = 1, eval_every = 1, eval_samples = 1, answers = 0, max_new_tokens = 1, ["lora.r"] = 0, tiles = 0,
-  vision_ranks = 0 }, presets = { parallel = { data_parallel = { fully_shard = false },
-  fully_shard = { fully_shard = true } } } })
+  vision_ranks = 0 }, presets = sharding.presets })
 torch.manual_seed(config.seed)
 local offload, known = config.checkpoint.offload, { none = true, device = true, host = true }
 assert(known[offload], "--set checkpoint.offload takes none, device or host, not " .. offload)

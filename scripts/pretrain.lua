@@ -35,7 +35,8 @@ local config = run.config({
   model = { vocab_size = 2048, hidden_size = 128, num_hidden_layers = 4, num_attention_heads = 4,
     num_key_value_heads = 2, head_dim = 32, intermediate_size = 384 },
 }, { at_least = { seed = 0, tokenizer_documents = 1, steps = 1, sequences_per_step = 1, micro_batch = 1,
-  seq_len = 2, warmup_steps = 0, eval_every = 1, sample_every = 1, save_every = 1 } }) -- no first token is predicted
+  seq_len = 2, warmup_steps = 0, eval_every = 1, sample_every = 1, save_every = 1 }, -- no first token is predicted
+  presets = sharding.presets })
 if config.optimizer ~= "muon" and config.optimizer ~= "adamw" then error('optimizer must be "muon" or "adamw"', 0) end
 local dtype, axes = run.dtype(config.precision), config.parallel
 local grid = sharding.grid { tp = axes.tp, cp = axes.cp, ep = axes.ep, pp = axes.pp }

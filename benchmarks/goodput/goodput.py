@@ -239,11 +239,16 @@ def main():
         if o.only:
             programs = [program for program in programs if o.only in program[0]]
         print(f"{o.steps} steps, saved every {o.every}; {faults}", flush=True)
+        leaves = []
         for name, run, extra in programs:
             undisturbed = run(f"{name} undisturbed", "none", extra)
             gaps = [b[2] - a[2] for a, b in zip(undisturbed.steps, undisturbed.steps[1:])]
             print(f"{name:22} {1000 * statistics.median(gaps):.1f} ms a step", flush=True)
-            show(name, undisturbed, run(f"{name} disturbed", faults, extra))
+            disturbed = run(f"{name} disturbed", faults, extra)
+            show(name, undisturbed, disturbed)
+            leaves += [name] if run is ours and any(disturbed.left.values()) else []
+        if leaves:
+            sys.exit(f"left something behind: {', '.join(leaves)}")
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ class Snapshots {
     }
     Remove([&](const Snapshot& one) {
       const bool is_own = one.owner == snapshot.owner;
-      const bool is_of_others = one.world != snapshot.world;
+      const bool is_of_others = one.world != snapshot.world || one.start != snapshot.start;
       return (is_own || is_of_others) && one.step < before;
     });
     kept_.push_back({snapshot, fd});

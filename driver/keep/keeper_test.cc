@@ -179,6 +179,19 @@ TEST(Keeper, ARankOfAnEarlierStartOfTheRunReplacesAndDropsNothing) {
   EXPECT_EQ(TextOf(*newer, 0, 4), "new");
 }
 
+// The machine had other ranks in the earlier start.
+TEST(Keeper, SnapshotsOfAnEarlierStartGoWhenTwoNewerOnesAreThere) {
+  KeeperClient keeper = Start(NewName());
+  for (const int owner : {0, 1}) ASSERT_TRUE(keeper.Put(Of(owner, 5), SlabOf("x").fd()).ok());
+  for (const int64_t step : {7, 9, 11}) {
+    Snapshot newer = Of(0, step);
+    newer.start = 2;
+    ASSERT_TRUE(keeper.Put(newer, SlabOf("x").fd()).ok());
+  }
+
+  EXPECT_THAT(Listed(keeper), ElementsAre("0:9", "0:11"));
+}
+
 TEST(Keeper, SnapshotsOfAnotherNumberOfRanksGoWhenTwoNewerOnesAreThere) {
   KeeperClient keeper = Start(NewName());
   for (const int owner : {0, 1, 2}) ASSERT_TRUE(keeper.Put(Of(owner, 5, 3), SlabOf("x").fd()).ok());

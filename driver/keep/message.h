@@ -23,6 +23,10 @@ struct Snapshot {
   int64_t start = 0;  // of the run, which took it: shares of two starts are not one state
 };
 
+// Grows with each change of the messages. It is part of a keeper's name, so that a program does not
+// meet a keeper of another version of it, which lives on for a while.
+inline constexpr int kProtocol = 2;
+
 enum class Request : uint32_t {
   kHello,  // answer: `bytes` is the keeper's own number, `start` the newest one that it knows
   kBegin,  // from now on, puts and drops of earlier starts than `start` are refused

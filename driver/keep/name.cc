@@ -52,7 +52,7 @@ std::string KeeperName(const std::string& run_dir) {
     id = ReadId(path);
   }
   if (id.empty()) return "";
-  return absl::StrCat("lockstep-keep-", id);
+  return absl::StrCat("lockstep-keep-", id, "-", kProtocol);
 }
 
 }  // namespace lockstep::driver

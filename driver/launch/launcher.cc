@@ -354,23 +354,11 @@ class Launcher {
       has_failed_ = true;
       BeginEnd({DescribeDeath(process), ExitCode(status)});
     }
-    if (template_ != nullptr) ReapAdopted();
-  }
-
-  // With a template this process adopts what ranks have left behind, keepers of snapshots among
-  // them. One that has ended keeps its process number until it is reaped.
-  void ReapAdopted() {
-    siginfo_t info{};
-    while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid > 0 &&
-           info.si_pid != template_->pid() && !IsRank(info.si_pid)) {
-      waitpid(info.si_pid, nullptr, WNOHANG);
-      info.si_pid = 0;
-    }
-  }
-
-  bool IsRank(pid_t pid) const {
-    return std::ranges::any_of(processes_,
-                               [pid](const RankProcess& process) { return process.pid == pid; });
+    if (template_ == nullptr) return;
+    template_->ReapAdopted([&](pid_t pid) {
+      return std::ranges::any_of(processes_,
+                                 [pid](const RankProcess& process) { return process.pid == pid; });
+    });
   }
 
   // It stays a zombie until it is reaped, and its process group's number its own.

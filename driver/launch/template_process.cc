@@ -162,6 +162,19 @@ void TemplateProcess::End() {
   pid_ = socket_ = -1;
 }
 
+void TemplateProcess::ReapAdopted(absl::FunctionRef<bool(pid_t)> is_own) {
+  siginfo_t info{};
+  while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid > 0 &&
+         !is_own(info.si_pid)) {
+    if (info.si_pid == pid_) {
+      End();
+    } else {
+      waitpid(info.si_pid, nullptr, WNOHANG);
+    }
+    info.si_pid = 0;
+  }
+}
+
 void TemplateProcess::Start() {
   if (pid_ > 0) return;
   int sockets[2];

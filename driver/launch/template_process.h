@@ -20,6 +20,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+
 namespace lockstep::driver {
 
 struct ForkedStart {
@@ -45,7 +47,10 @@ class TemplateProcess {
   // then.
   pid_t Fork(const ForkedStart& start);
 
-  pid_t pid() const { return pid_; }  // -1: it does not run
+  // Reaps the ended processes that this one has adopted since Start, such as keepers of snapshots,
+  // and the template if it has ended. An ended process keeps its number until it is reaped. Stops
+  // at one for which `is_own` is true: a child that the caller reaps by itself.
+  void ReapAdopted(absl::FunctionRef<bool(pid_t)> is_own);
 
  private:
   void End();

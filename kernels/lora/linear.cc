@@ -1,3 +1,5 @@
+#include "ATen/ops/linear.h"
+
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -149,11 +151,10 @@ void Check(const at::Tensor& x, const at::Tensor& weight, const Bias& bias, cons
                     ", r], got ", a.sizes(), " and ", b.sizes());
 }
 
-// Returns the layer's own result, [rows, out]. The caller may write to it.
-at::Tensor Base(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
-  if (!IsForOneDnn(x, weight)) return Linear(x, weight, bias);
-  const at::Tensor y = ProductOfRows(x, weight);
-  return Has(bias) ? y.add_(*bias) : y;
+// Returns the layer's own result, [rows, out], with the bits that it has without an adapter: Linear
+// calls other kernels where nothing is recorded for backward. The caller may write to it.
+at::Tensor Base(const at::Tensor& x, const at::Tensor& weight, const Bias& bias, bool records) {
+  return records ? at::linear(x, weight, bias) : Linear(x, weight, bias);
 }
 
 at::Tensor OfDispatcher(const at::Tensor& x, const at::Tensor& weight, const Bias& bias,
@@ -176,6 +177,7 @@ at::Tensor LoraLinear(const at::Tensor& x, const at::Tensor& weight, const Bias&
   if (!IsForOneNode(x, weight, bias, a, b)) return Plain(x, weight, bias, a, b, scale);
   at::DimVector shape(x.sizes());
   shape.back() = weight.size(0);
+  const bool base_records = torch::autograd::compute_requires_grad(x, weight, bias);
   at::Tensor low, y;
   {
     // Selections of checkpoint see calls that pass the key below autograd, so it stays.
@@ -184,7 +186,7 @@ at::Tensor LoraLinear(const at::Tensor& x, const at::Tensor& weight, const Bias&
     const at::Tensor rows = x.reshape({-1, x.size(-1)});
     low = ProductOfRows(rows.to(a.scalar_type()), a).mul_(scale);
     // Not a view: autograd would refuse to write to a view that was made without gradients.
-    y = UnsafeView(AddProduct(Base(rows, weight, bias), low, b.t()), shape);
+    y = UnsafeView(AddProduct(Base(rows, weight, bias, base_records), low, b.t()), shape);
   }
   if (torch::autograd::compute_requires_grad(x, weight, bias, a, b)) {
     torch::autograd::set_history(

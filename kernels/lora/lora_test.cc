@@ -12,6 +12,7 @@
 #include "ATen/autocast_mode.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/kernels.h"
 #include "kernels/lora/products.h"
 #include "tests/support/message_of.h"
 #include "tests/support/relative_error.h"
@@ -158,6 +159,24 @@ TEST(LoraLinear, BadInputIsAnErrorWithTheShapes) {
 
   EXPECT_THAT(MessageOf([&] { layer.Run(); }),
               HasSubstr("a must be [r, 12] and b [10, r], got [3, 12] and [10, 4]"));
+}
+
+TEST(LoraLinear, AFreshAdapterChangesNoBit) {
+  at::manual_seed(5);
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    for (const std::vector<int64_t>& rows :
+         std::vector<std::vector<int64_t>>{{1}, {3}, {16}, {67}, {3, 11}}) {
+      Layer layer = MakeLayer(rows, 72, 56, 4, dtype);
+      layer.b.zero_();
+      layer.a.requires_grad_(true);
+      for (const bool records : {false, true}) {
+        // What the layer without an adapter computes.
+        layer.x.requires_grad_(records);
+        const at::Tensor plain = Linear(layer.x, layer.weight, layer.bias).detach();
+        EXPECT_TRUE(layer.Run().detach().equal(plain)) << dtype << rows << records;
+      }
+    }
+  }
 }
 
 TEST(ProductOfRows, AgreesWithFloat64ForBothLayoutsOfTheWeight) {

@@ -100,7 +100,7 @@ expect "sbatch: nothing is requeued then" "$out" ""
 # its own.
 cat >bin/torchrun <<'TORCHRUN'
 #!/usr/bin/env bash
-trap 'exit 1' TERM
+trap 'exit "$CODE"' TERM
 ((SLURM_PROCID == 0)) || exit "$CODE"
 printf '%s\n' "$*"
 [[ -z ${TOLD-} ]] && exit "$CODE"
@@ -123,6 +123,9 @@ expect "elastic: a failed run is not requeued" "${out##*$'\n'}" "$(CODE=0 elasti
 out=$(CODE=1 TOLD=1 elastic)
 expect "elastic: the code after SIGTERM" $? 1
 expect "elastic: a job that SIGTERM ended is requeued" "${out##*$'\n'}" "scontrol requeue 4712"
+out=$(CODE=0 TOLD=1 elastic)
+expect "elastic: the code of a run that ends well after SIGTERM" $? 0
+expect "elastic: it is not requeued" "${out##*$'\n'}" "$(CODE=0 elastic)"
 
 # --- Kubernetes ------------------------------------------------------------------------------------------------------
 # Prints the variables and the command of a pod, with fewer ranks, and with paths and names of this machine.

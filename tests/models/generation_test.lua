@@ -380,6 +380,11 @@ t.test("ExactAnswersAreCountedAndTheFirstAreShown", function()
   t.equal(printed:find("-> d", 1, true), nil)
   t.equal(#rows[2].messages, 2)
   t.equal(models.exact_answers(wrapped, model, { rows = { rows[1] }, encode = encode, tokenizer = tokenizer }), nil)
+  -- The second of three parts of the questions, which are five.
+  said, prompts = { "x", "e" }, 0
+  t.equal(models.exact_answers(wrapped, model, { rows = rows, encode = encode, tokenizer = tokenizer, rank = 1,
+    ranks = 3, max_new_tokens = 2 }), 1)
+  t.equal(prompts, 2)
 end)
 
 t.test("AnswersAreTextWithoutReasoningAndWithoutWhiteSpaceAround", function()

@@ -109,7 +109,7 @@ class LuaVm {
 // Returns what the VM of this state was made with.
 const LuaVm::Options& OptionsOf(lua_State* state);
 
-// Returns the text of a file of the Lua library, as "lockstep/nn.lua". Empty: there is none.
+// Returns the text of a file of the Lua library, as "lockstep/nn.lua"; nullopt: there is none.
 std::optional<std::string> ReadLibraryFile(lua_State* state, const std::string& file);
 
 }  // namespace lockstep::lua

@@ -8,175 +8,18 @@ local own_modules = require "lockstep.mimo.own_modules"
 local plain = require "lockstep.plain"
 local shared_weights = require "lockstep.mimo.shared_weights"
 local splits = require "lockstep.nn.splits"
+local topologies = require "lockstep.mimo.topology"
 local torch = require "lockstep.torch"
 
 local M = { loader = require "lockstep.mimo.loader", state = require("lockstep.mimo.state").state,
   ownership = require "lockstep.mimo.ownership", reorder = require "lockstep.mimo.reorder",
-  separate = require "lockstep.mimo.separate", step = require "lockstep.mimo.step" }
-
--- topology ------------------------------------------------------------------------------------------
-
----@class mimo.Module
----@field name string one module is called "language"
----@field dp integer? replicas; default 1, as for the other sizes
----@field tp integer? tensor parallel
----@field cp integer? context parallel
----@field pp integer? pipeline stages
----@field first_rank integer? its ranks are this one and those after it; default 0
----@field ranks integer[]? its ranks one by one, instead
----@field order string? which axis varies fastest from rank to rank, the first; default "tp-cp-dp-pp"
----@field shared {first: string, last: string}[]? parameters that its first and last stage have in common, such as an
---- embedding that is the head, too: their names there. Their gradients are added up, and count once in the norm
-
----@class mimo.Topology
-local Topology = {}
-Topology.__index = Topology
-
---- Returns the name of a rank's first module; nil outside the world of the topology.
----@param rank integer? default: this rank
----@return string?
-function Topology:module(rank) return self.core:module(rank) end
-
---- Returns all modules with their sizes and ranks.
----@return {name: string, dp: integer, tp: integer, cp: integer, pp: integer, ranks: integer[]}[]
-function Topology:modules() return self.core:modules() end
-
---- Returns the part of a micro-batch that the rank's module keeps, for mimo.slice, never for a sampler. Returns 0 and 1
---- for colocated modules, unless one is named.
----@param rank integer? default: this rank
----@param name string? of a module of the rank
----@return integer dp_rank
----@return integer dp_size
-function Topology:dp_info(rank, name) return self.core:dp_info(rank, name) end
-
---- Returns the values that a sampler must use: 0 and 1 for every rank that loads, so that all read the same; and
---- whether this rank loads.
----@param rank integer? default: this rank
----@param scalable_reads boolean? each rank reads only what it keeps: see Topology:reads
----@return integer dp_rank
----@return integer dp_size
----@return boolean needs_data
-function Topology:sampling_info(rank, scalable_reads) return self.core:sampling_info(rank, scalable_reads) end
-
---- Returns the rank's position in a module's grid.
----@param rank integer? default: this rank
----@param name string? default: its first module
----@return {dp: integer, pp: integer, cp: integer, tp: integer}
-function Topology:coordinates(rank, name) return self.core:coordinates(rank, name) end
-
----@class mimo.BatchSizes
----@field micro_batch_size integer samples of the whole micro-batch, here and below; at most 2^20
----@field global_batch_size integer? of a step
----@field eval_micro_batch_size integer?
----@field eval_global_batch_size integer?
----@field uneven boolean? replicas may differ by a sample
----@field order "sequential"|"all_forwards_first"|"1f1b"|"all"? in which the script runs the micro-batches of a step;
---- default "all"
-
---- Raises an error that names every broken rule of the sizes, with the nearest sizes that work:
----
----     topo:validate { micro_batch_size = 6, global_batch_size = 24 }
----
---- Then simulates such a step (Topology:check_schedule), in the given order, or in all orders that the topology allows.
----@param sizes mimo.BatchSizes
-function Topology:validate(sizes)
-  local core_sizes = plain.copy(type(sizes) == "table" and sizes or {})
-  core_sizes.order = nil
-  self.core:validate(type(sizes) == "table" and core_sizes or sizes)
-  local stages = 0 -- interleaved steps are steady after as many micro-batches
-  for _, module in ipairs(self:modules()) do stages = stages + module.pp end
-  local step = sizes.global_batch_size and sizes.global_batch_size / sizes.micro_batch_size or math.huge
-  self.core:check_schedule { micro_batches = math.min(step, math.max(8, stages + 2)), order = sizes.order or "all",
-    micro_batch_size = sizes.micro_batch_size }
-end
-
---- Simulates a step: runs all ranks' sends, receives and collectives against each other. Raises an error that names the
---- ranks if they would not match or not end.
----
----     topo:check_schedule { micro_batches = 4, micro_batch_size = 6, order = "all_forwards_first" }
----
---- `order`: "sequential", the default, runs forward and backward of each micro-batch in turn. "all_forwards_first" runs
---- forward of all micro-batches, then backward of all, as scripts/mimo_digits.lua does. "1f1b" interleaves them, for
---- modules on separate ranks. "all" checks each of these that the topology allows.
----@param opts {micro_batches: integer?, micro_batch_size: integer, order: string?}
----@return integer operations of all ranks, in the last of the orders
----@return integer transfers
----@return integer collectives
-function Topology:check_schedule(opts) return self.core:check_schedule(opts) end
-
---- Returns the ranks of a module that differ from `rank` only in these axes, with `rank` itself: "dp", "dp-cp", "tp".
----@param name string
----@param axes string
----@param rank integer? default: this rank
----@return integer[]? # nil where the rank is not of the module
-function Topology:peers(name, axes, rank) return self.core:peers(name, axes, rank) end
-
---- Returns the samples of a micro-batch that a replica reads, if each rank reads only what it keeps. They are not
---- sliced again. Positions are in an order of the data set that is the same on every rank.
----
----     local first, last = topo:reads({ micro_batch_size = 12, num_samples = #set }, micro_batch, dp_rank, dp_size)
----@param sizes {micro_batch_size: integer, num_samples: integer}
----@param micro_batch integer from 0
----@param dp_rank integer
----@param dp_size integer
----@return integer first position, from 1
----@return integer last
----@return integer micro_batches in the data set
-function Topology:reads(sizes, micro_batch, dp_rank, dp_size)
-  local first, stop, micro_batches = self.core:reads(sizes, micro_batch, dp_rank, dp_size)
-  return first + 1, stop, micro_batches
-end
-
---- Returns the group over `axes` of this rank's module. All its ranks make it at the first call.
----@param name string
----@param axes string
----@return dist.Group? # nil where the rank is alone in it
-function Topology:group(name, axes)
-  local key = name .. "/" .. axes
-  if self.groups[key] == nil then
-    local ranks = self:peers(name, axes)
-    if not ranks then core.raise(string.format('mimo: rank %d is not of the module "%s"', dist.rank(), name)) end
-    self.groups[key] = #ranks > 1 and dist.group { ranks = ranks } or false
-  end
-  return self.groups[key] or nil
-end
-
---- The edges of a topology that names none.
-local function edges_to_language(modules)
-  local edges = {}
-  for _, module in ipairs(modules) do
-    if module.name ~= "language" then edges[#edges + 1] = { from = module.name, to = "language" } end
-  end
-  return edges
-end
-
---- Assigns modules to ranks. Modules have separate ranks, or share all of them (colocated). Computes without
---- communication: ranks that pass the same get the same.
----
----     local topo = mimo.topology { world_size = 4, modules = {
----       { name = "vision", first_rank = 0, dp = 3 }, { name = "language", first_rank = 3 } } }
----
---- world_size defaults to the run's. edges: by default every other module feeds "language"; {} for none.
----@param opts {world_size: integer?, modules: mimo.Module[], edges: {from: string, to: string}[]?}
----@return mimo.Topology
-function M.topology(opts)
-  local core_opts, shared = shared_weights.take(opts or {})
-  return setmetatable({ core = core_mimo.topology(core_opts), groups = {}, shared = shared,
-    edges = opts and opts.edges or edges_to_language(core_opts.modules),
-    bridges = setmetatable({}, { __mode = "v" }), reduced = setmetatable({}, { __mode = "k" }) }, Topology)
-end
-
-local function check_topology(name, topology)
-  plain.check(getmetatable(topology) == Topology,
-    "%s: topology must come from mimo.topology, not a %s", name, type(topology))
-  return topology
-end
+  separate = require "lockstep.mimo.separate", step = require "lockstep.mimo.step", topology = topologies.topology }
 
 --- Draws the topology: grids with their ranks, the samples of each replica, the edges.
 ---@param topology mimo.Topology
 ---@param opts {format: "text"|"svg"?, micro_batch_size: integer?, max_replicas: integer?, max_ranks: integer?}?
 ---@return string
-function M.draw(topology, opts) return check_topology("mimo.draw", topology).core:draw(opts or {}) end
+function M.draw(topology, opts) return topologies.check("mimo.draw", topology).core:draw(opts or {}) end
 
 -- slice ---------------------------------------------------------------------------------------------
 
@@ -359,7 +202,7 @@ function M.bridge(opts)
   plain.check(not (o.audit and o.needs == "tp-cp"), 'mimo.bridge: audit compares tp ranks with the same rows, and with '
     .. 'needs = "tp-cp" each has its own; leave audit out')
   collectgarbage() -- bridges that the script has dropped can be freed now
-  local core_bridge = check_topology("mimo.bridge", o.topology).core:bridge(o.from, o.to, o.dim, o.audit,
+  local core_bridge = topologies.check("mimo.bridge", o.topology).core:bridge(o.from, o.to, o.dim, o.audit,
     o.needs or "none")
   o.topology.bridges[{}] = core_bridge
   return setmetatable({ core = core_bridge, topology = o.topology, from = o.from, to = o.to }, Bridge)
@@ -489,7 +332,7 @@ function M.reduce_gradients(opts)
     loss = options.required, tokens = options.optional, micro_batches = 1, mean_over = options.optional })
   plain.check(o.loss == "sum" or o.loss == "mean",
     'mimo.reduce_gradients: loss must be "sum" or "mean", not %s', o.loss)
-  check_topology("mimo.reduce_gradients", o.topology)
+  topologies.check("mimo.reduce_gradients", o.topology)
   local own = own_modules("mimo.reduce_gradients", o.topology, o.modules)
   for _, bridge in pairs(o.topology.bridges) do bridge:check_backward() end
   local means = o.loss == "mean" and count_means(o.topology, o.mean_over) or 1
@@ -550,7 +393,7 @@ function M.clip_grad_norm(opts)
     max_norm = options.required, tp_sharded = options.optional, error_if_nonfinite = false })
   plain.check(type(o.max_norm) == "number" and o.max_norm > 0,
     "mimo.clip_grad_norm: max_norm must be a number above 0, not %s", o.max_norm)
-  check_topology("mimo.clip_grad_norm", o.topology)
+  topologies.check("mimo.clip_grad_norm", o.topology)
   local own, parts = own_modules("mimo.clip_grad_norm", o.topology, o.modules), {}
   for i, part in ipairs(own) do
     local is_split = {}

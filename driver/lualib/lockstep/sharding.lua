@@ -23,6 +23,10 @@ local M = {
   weighted_mean = require("lockstep.sharding.loops.means").weighted_mean,
 }
 
+--- Words that stand for values of `parallel` on the command line, for run.config: { presets = sharding.presets }. So
+--- `--set parallel=fully_shard` means `--set parallel.fully_shard=true`.
+M.presets = { parallel = { data_parallel = { fully_shard = false }, fully_shard = { fully_shard = true } } }
+
 --- Makes the model that a configuration asks for, for scripts that leave the choice to the command line. `kind` is
 --- "data_parallel" or "fully_shard", for sharding.data_parallel(net, opts.data_parallel) or sharding.fully_shard(net,
 --- opts.fully_shard). Or it is a table of a grid's sizes and `fully_shard`, true or false, for sharding.parallelize:

@@ -6,6 +6,7 @@ local options = require "lockstep.options"
 local ownership = require "lockstep.mimo.ownership"
 local plain = require "lockstep.plain"
 local sharding = require "lockstep.sharding"
+local topologies = require "lockstep.mimo.topology"
 local torch = require "lockstep.torch"
 
 --- The ranks that load, and "vision on ranks 0, 1; language on rank 2".
@@ -328,8 +329,7 @@ function Loader:dp_info(name)
 end
 
 local function check(o)
-  plain.check(type(o.topology) == "table" and type(rawget(o.topology, "core")) == "userdata",
-    "mimo.loader: topology must come from mimo.topology, not a %s", type(o.topology))
+  topologies.check("mimo.loader", o.topology)
   o.topology.core:check_world("mimo.loader")
   plain.check(plain.is_callable(o.source), "mimo.loader: source must be an iterator, a function that returns the next "
     .. "micro-batch or nil, not a %s", type(o.source))

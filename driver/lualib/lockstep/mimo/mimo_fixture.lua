@@ -13,6 +13,15 @@ local M = { LENGTH = 28 }
 
 local VOCABULARY, IMAGE, HIDDEN, PIXELS = 11, 10, 8, 5
 
+--- Draws whole numbers, the same on every rank.
+function M.new_draw(seed)
+  local state = 7919 * seed + 17
+  return function(low, high)
+    state = state * 16807 % 2147483647
+    return low + math.floor(state / 1000) % (high - low + 1)
+  end
+end
+
 -- The data ----------------------------------------------------------------------------------------
 
 --- Samples by position, from 1, each drawn from its number alone. `reads` counts them.

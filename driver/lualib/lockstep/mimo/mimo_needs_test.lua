@@ -2,6 +2,7 @@
 --- Each part of a replica has a loss of its own of its rows, so a row that several parts need has several gradients.
 
 local dist = require "lockstep.distributed"
+local fixture = require "mimo_fixture"
 local mimo = require "lockstep.mimo"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -10,15 +11,6 @@ torch.set_num_threads(1)
 
 local WORLD, RANK = dist.world_size(), dist.rank()
 local CASES, CALLS, WIDTH, TOLERANCE = 12, 3, 3, 1e-10
-
---- Draws whole numbers, the same on every rank.
-local function new_draw(seed)
-  local state = 7919 * seed + 17
-  return function(low, high)
-    state = state * 16807 % 2147483647
-    return low + math.floor(state / 1000) % (high - low + 1)
-  end
-end
 
 --- Returns a module whose dp, tp and cp have the product `ranks`.
 local function draw_module(draw, name, ranks, first_rank)
@@ -107,7 +99,7 @@ end
 
 for number = 1, CASES do
   t.test(("TheRowsThatAPartNeedsAndTheirGradientsAreThoseOfOneProcess_%d"):format(number), function()
-    local draw = new_draw(number + 100 * WORLD)
+    local draw = fixture.new_draw(number + 100 * WORLD)
     torch.manual_seed(number)
     local from, to = draw_modules(draw)
     local axes = draw(0, 1) == 0 and "cp" or "tp-cp"

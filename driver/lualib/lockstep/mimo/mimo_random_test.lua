@@ -3,6 +3,7 @@
 --- their own. Half of the micro-batches are packed.
 
 local dist = require "lockstep.distributed"
+local fixture = require "mimo_fixture"
 local mimo = require "lockstep.mimo"
 local nn = require "lockstep.nn"
 local t = require "lockstep.testing"
@@ -12,15 +13,6 @@ torch.set_num_threads(1)
 
 local CASES, MICRO_BATCHES, WIDTH = 5, 6, 4
 local ORDERS = { "1f1b", "all_forwards_first", "sequential" }
-
---- Draws whole numbers, the same on every rank.
-local function new_draw(seed)
-  local state = 7919 * seed + 17
-  return function(low, high)
-    state = state * 16807 % 2147483647
-    return low + math.floor(state / 1000) % (high - low + 1)
-  end
-end
 
 -- A case -------------------------------------------------------------------------------------------------
 
@@ -79,7 +71,7 @@ local function function_of(case, name, node)
 end
 
 local function random_case(number)
-  local draw = new_draw(number + 100 * dist.world_size())
+  local draw = fixture.new_draw(number + 100 * dist.world_size())
   local case = { modules = {}, edges = {}, incoming = {}, outgoing = {}, own_loss = {}, samples = draw(2, 6),
     packed = number % 2 == 0 }
   local count = number == 1 and dist.world_size() or draw(2, dist.world_size())
@@ -124,7 +116,7 @@ end
 
 --- Returns a micro-batch, the same on every rank.
 local function batch_of(case, number)
-  local draw = new_draw(case.seed + number)
+  local draw = fixture.new_draw(case.seed + number)
   local batch, tokens = { ids = {}, rows = {} }, case.samples
   for i = 1, case.samples do batch.ids[i] = number * 100 + i end
   if case.packed then

@@ -3,7 +3,7 @@
 local options = require "lockstep.options"
 local own_modules = require "lockstep.mimo.own_modules"
 local parts = require "lockstep.mimo.parts"
-local plain = require "lockstep.plain"
+local topologies = require "lockstep.mimo.topology"
 
 local M = {}
 
@@ -64,8 +64,7 @@ end
 ---@return mimo.State
 function M.state(opts)
   local o = options.read("mimo.state", opts, { topology = options.required, modules = options.required })
-  plain.check(type(o.topology) == "table" and type(o.topology.peers) == "function",
-    "mimo.state: topology must come from mimo.topology, not a %s", type(o.topology))
+  topologies.check("mimo.state", o.topology)
   own_modules("mimo.state", o.topology, o.modules) -- which are those of this rank
   local named = {}
   for _, sizes in ipairs(o.topology:modules()) do

@@ -8,6 +8,7 @@ local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
+local topologies = require "lockstep.mimo.topology"
 local torch = require "lockstep.torch"
 
 local function fail(message, ...) core.raise("mimo.step: " .. message:format(...)) end
@@ -307,10 +308,7 @@ local function step(opts)
   local o = options.read("mimo.step", opts, { topology = options.required, modules = options.required,
     bridges = options.required, order = "1f1b", micro_batches = options.required, micro_batch_size = options.optional,
     slice = options.optional, call = options.optional })
-  local topology = o.topology
-  if type(topology) ~= "table" or type(topology.check_schedule) ~= "function" then
-    fail("topology must come from mimo.topology, not a %s", type(topology))
-  end
+  local topology = topologies.check("mimo.step", o.topology)
   topology.core:check_world "mimo.step"
   if type(o.micro_batches) ~= "number" or o.micro_batches < 1 or o.micro_batches % 1 ~= 0 then
     fail("micro_batches must be a whole number of at least 1, not %s", tostring(o.micro_batches))

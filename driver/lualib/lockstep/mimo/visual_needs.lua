@@ -31,10 +31,14 @@ function M.of(batches, layout, sizes, counts)
     local tokens = places_of(batch, layout)
     plain.check(tokens:size(0) == counts[row], "mimo.separate: input_ids of batch %d has %d placeholders of pictures "
       .. "and videos, but their grids describe %d tokens", row, tokens:size(0), counts[row])
+    if counts[row] == 0 then
+      for _ = 1, sizes.cp * parts do needs[#needs + 1] = tokens end
+      goto next_row
+    end
     local own = chunk_table.balanced(batch.seq_lens or { batch.input_ids:size(0) }, sizes.cp)
     plain.check(own.tokens == batch.input_ids:size(0), "mimo.separate: seq_lens of batch %d add up to %d, but "
       .. "input_ids has %d tokens", row, own.tokens, batch.input_ids:size(0))
-    local places = own.tokens > 0 and own:places("cpu"):index_select(0, tokens) or tokens
+    local places = own:places("cpu"):index_select(0, tokens)
     for rank = 0, sizes.cp - 1 do
       local share = own.counts[rank + 1] / parts -- sequence parallelism needs shares of one size
       for part = 0, parts - 1 do
@@ -42,6 +46,7 @@ function M.of(batches, layout, sizes, counts)
         needs[#needs + 1] = places:ge(first):logical_and(places:lt(first + share)):nonzero():view(-1)
       end
     end
+    ::next_row::
   end
   return needs
 end

@@ -256,6 +256,19 @@ t.test("AKeeperThatIsGoneIsStartedAgainAndTheDiskIsTaken", function()
   t.equal(memory.newest().step, 8)
 end)
 
+t.test("ARankOfAnotherStartLeavesANewKeeperAlone", function()
+  local objects, step_of = prepare(KINDS[1])
+  local start = core_keep.connect(core_keep.name(run.dir), false):newest_start()
+  kill_keeper()
+  if rank == 0 then core_keep.connect(core_keep.name(run.dir), true):begin(start + 1) end -- the newer run's
+  dist.barrier()
+
+  t.raises("is of start " .. start .. " of the run, and start " .. start + 1 .. " uses the new keeper", train, objects,
+    step_of, 14)
+
+  t.equal(core_keep.connect(core_keep.name(run.dir), false):newest_start(), start + 1)
+end)
+
 t.test("AKeeperThatIsKilledInTheMiddleOfACopyLosesNoStep", function()
   local objects, step_of, expected = prepare(KINDS[1])
   local new_slab = core_keep.slab
