@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "driver/keep/message.h"
 
 namespace lockstep::driver {
 namespace {
