@@ -361,7 +361,7 @@ TEST(KeeperName, AFileWithoutANumberIsReplaced) {
 
   const std::string name = KeeperName(folder);
 
-  EXPECT_EQ(name.size(), std::strlen("lockstep-keep-") + 16);
+  EXPECT_EQ(name.size(), std::strlen("lockstep-keep-") + 16 + absl::StrCat("-", kProtocol).size());
   EXPECT_EQ(KeeperName(folder), name);
 }
 

@@ -69,13 +69,17 @@ for ((task = 0; task < SLURM_NTASKS; task++)); do
   SLURM_STEP_ID=0 SLURM_PROCID=$task SLURM_LOCALID=$task "$@" &
   pids+=($!)
 done
-trap 'kill -TERM "${pids[@]}"' TERM
+trap 'told=1; kill -TERM "${pids[@]}"' TERM
 [[ -z ${told-} ]] || kill -TERM "${pids[@]}"
 highest=0
 for pid in "${pids[@]}"; do
   code=0
   wait "$pid" || code=$?
-  ! kill -0 "$pid" 2>/dev/null || wait "$pid" || code=$?  # the trap has ended the first wait
+  if [[ -n ${told-} ]] && ((code == 143)); then # the trap has ended the wait, or the signal the task
+    last=0
+    wait "$pid" || last=$?
+    ((last == 127)) || code=$last # 127: the task had ended
+  fi
   ((code <= highest)) || highest=$code
 done
 exit "$highest"
@@ -96,17 +100,31 @@ out=$(batch missing.lua)
 expect "sbatch: the code of a wrong command line" $? 2
 expect "sbatch: nothing is requeued then" "$out" ""
 
-# torchrun prints its arguments. The agent of the first machine then ends well, or gives the shell SIGTERM and waits for
-# its own.
+# torchrun prints its arguments. The agent of the first machine then ends, or gives the shell SIGTERM and waits for its
+# own: when the shells above sleep in `wait`, since bash loses a signal that comes just before.
 cat >bin/torchrun <<'TORCHRUN'
-#!/usr/bin/env bash
-trap 'exit "$CODE"' TERM
-((SLURM_PROCID == 0)) || exit "$CODE"
-printf '%s\n' "$*"
-[[ -z ${TOLD-} ]] && exit "$CODE"
-until [[ $(sed -n 's/^SigCgt:.*\(.\)...$/\1/p' "/proc/$BATCH/status") == [4-7c-f] ]]; do :; done
-kill -TERM "$BATCH"
-read -r <> <(:)  # until SIGTERM
+#!/usr/bin/env python3
+import os, pathlib, re, signal, sys
+
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+second = pathlib.Path("second")  # that it blocks the signal, too
+if os.environ["SLURM_PROCID"] == "1":
+    second.touch()
+else:
+    while not second.exists():
+        pass
+    second.unlink()
+    print(*sys.argv[1:], flush=True)
+    if "TOLD" in os.environ:
+        for pid in os.environ["BATCH"], os.getppid():
+            while True:
+                status = pathlib.Path(f"/proc/{pid}/status").read_text()
+                catches = int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16) >> signal.SIGTERM - 1 & 1
+                if catches and "State:\tS" in status:
+                    break
+        os.kill(int(os.environ["BATCH"]), signal.SIGTERM)
+        signal.sigwait({signal.SIGTERM})
+sys.exit(int(os.environ["CODE"]))
 TORCHRUN
 chmod +x bin/torchrun
 elastic() {

@@ -118,6 +118,11 @@ local function guard(config, name)
 end
 
 --- Does what run.merge says.
+---@generic T: table
+---@param defaults T
+---@param settings string[][]
+---@param presets table<string, table<string, table>>?
+---@return T
 local function merge(defaults, settings, presets)
   if type(defaults) ~= "table" then core.raise("run.config: defaults must be a table, not a " .. type(defaults)) end
   plain.check(type(settings) == "table",
