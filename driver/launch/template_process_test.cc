@@ -120,6 +120,39 @@ TEST(TemplateProcess, ForksAChildOfTheLauncherInAGroupOfItsOwn) {
   EXPECT_EQ(rank.status, 0);
 }
 
+// Returns a child of this process, or -1.
+pid_t AnyChild() {
+  std::FILE* file =
+      std::fopen(absl::StrCat("/proc/self/task/", getpid(), "/children").c_str(), "r");
+  int pid = -1;
+  if (file == nullptr || std::fscanf(file, "%d", &pid) != 1) pid = -1;
+  if (file != nullptr) std::fclose(file);
+  return pid;
+}
+
+// An orphan comes to this process as the template's launcher. The template ends before it.
+TEST(TemplateProcess, OrphansAndTheTemplateItselfAreReapedButNotOwnChildren) {
+  TemplateProcess ranks;
+  ranks.Start();
+  siginfo_t info{};
+  kill(AnyChild(), SIGKILL);
+  ASSERT_EQ(waitid(P_ALL, 0, &info, WEXITED | WNOWAIT), 0);
+  pid_t own = -1;
+  char program[] = "sh", option[] = "-c", text[] = "true &";
+  char* argv[] = {program, option, text, nullptr};
+  ASSERT_EQ(posix_spawnp(&own, program, nullptr, nullptr, argv, environ), 0);
+
+  // The shell and its orphan end when they want to.
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(own), &info, WEXITED | WNOWAIT), 0);
+  ranks.ReapAdopted([&](pid_t pid) { return pid == own; });
+  int status = -1;
+  EXPECT_EQ(waitpid(own, &status, 0), own);
+  EXPECT_EQ(status, 0);
+  while (AnyChild() >= 0) ranks.ReapAdopted([](pid_t) { return false; });
+
+  EXPECT_EQ(ranks.Fork({}), -1);
+}
+
 TEST(TemplateProcess, TheRankHasTheArgumentsTheEnvironmentAndTheStreamsOfItsStart) {
   TemplateProcess ranks;
   ranks.Start();

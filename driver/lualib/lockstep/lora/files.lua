@@ -1,10 +1,12 @@
 --- Folders of adapters as PEFT writes them: adapter_config.json and adapter_model.safetensors.
 
+local across = require "lockstep.sharding.across"
 local adapters = require "lockstep.lora.adapters"
 local core = require "lockstep.core"
 local core_files = require "lockstep.core.files"
 local data = require "lockstep.data"
 local experts = require "lockstep.lora.experts"
+local fully_shard = require "lockstep.sharding.fully_shard"
 local plain = require "lockstep.plain"
 local splits = require "lockstep.nn.splits"
 
@@ -277,8 +279,7 @@ end
 ---@param model any
 ---@return table<string, torch.Tensor>
 function M.tensors_of(model)
-  local state, tensors = model:state_dict(), {}
-  local saved = adapters.saved(model)
+  local saved, tensors = adapters.saved(model), {}
   -- The frozen parts of the base stay parts: whole they may not fit on one rank.
   local function is_written(name)
     if name:find("lora_", 1, true) then return true end
@@ -286,6 +287,8 @@ function M.tensors_of(model)
       if name:sub(1, #one.name + 1) == one.name .. "." then return true end
     end
   end
+  local callee = across.is_one(model) and model:callable() or model
+  local state = fully_shard.is_one(callee) and callee:some_state(is_written) or model:state_dict()
   for name, p in model:named_parameters() do
     local split = splits.of(p)
     if split and is_written(name) then state[name] = splits.whole(p, split) end

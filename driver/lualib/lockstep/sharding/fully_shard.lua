@@ -318,15 +318,28 @@ function FullyShard:full(fn, ...) return self[PARTS].core:full(fn, ...) end
 --- Whole parameters and buffers by name, on every rank, in the masters' dtype: copies. Costs the memory of the whole
 --- model. Collective.
 ---@return table<string, torch.Tensor>
-function FullyShard:state_dict()
+function FullyShard:state_dict() return self:some_state(function() return true end) end
+
+--- Parameters for whose names keep(name) is true, as state_dict has them, and all buffers. A unit without one of them
+--- is not gathered. Collective: every rank keeps the same. Private to the library.
+---@param keep fun(name: string): any
+---@return table<string, torch.Tensor>
+function FullyShard:some_state(keep)
   local parts, state = self[PARTS], {}
-  for i in ipairs(parts.units) do
-    for name, whole in pairs(places.gather(parts, i - 1)) do
-      for _, alias in ipairs(parts.aliases[name]) do state[alias] = whole end
+  local function has(name)
+    for _, alias in ipairs(parts.aliases[name]) do
+      if keep(alias) then return true end
+    end
+  end
+  for i, unit in ipairs(parts.units) do
+    local is_needed = false
+    for _, named in ipairs(unit.parameters) do is_needed = is_needed or has(named[1]) end
+    for name, whole in pairs(is_needed and places.gather(parts, i - 1, nil, has) or {}) do
+      for _, alias in ipairs(has(name) and parts.aliases[name] or {}) do state[alias] = whole end
     end
   end
   for _, name in ipairs(parts.ignored) do
-    local whole = places.ignored(parts, name)
+    local whole = has(name) and places.ignored(parts, name) or nil
     for _, alias in ipairs(parts.aliases[name]) do state[alias] = whole end
   end
   for name, buffer in parts.net:named_buffers() do state[name] = buffer end

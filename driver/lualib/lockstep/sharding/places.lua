@@ -27,12 +27,13 @@ end
 ---@param parts table of a sharded model
 ---@param unit integer from 0
 ---@param pieces torch.Tensor[]?
+---@param keep (fun(name: string): any)? the others stay as tensor_parallel has cut them
 ---@return table<string, torch.Tensor>
-function M.gather(parts, unit, pieces)
+function M.gather(parts, unit, pieces, keep)
   local whole = parts.core:gather(unit, pieces)
   for _, named in ipairs(parts.units[unit + 1].parameters) do
     local split = splits.of(named[2])
-    if split then whole[named[1]] = splits.whole(whole[named[1]], split) end
+    if split and (not keep or keep(named[1])) then whole[named[1]] = splits.whole(whole[named[1]], split) end
   end
   return whole
 end
