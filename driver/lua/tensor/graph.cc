@@ -17,6 +17,7 @@
 #include "driver/cuda/cuda_graph.h"
 #include "driver/graph/recording.h"
 #include "driver/graph/tape.h"
+#include "driver/lua/tensor/background_copies.h"
 #include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
@@ -207,6 +208,7 @@ int RecordTape(lua_State* state) {
 int ReplayTape(lua_State* state) {
   CheckNotRecording("lockstep.graph");
   driver::Tape& tape = *ReadObject<Tape>(state, 1, "replay: tape");
+  BackgroundCopies::WaitUntilRead();
   PrefixErrors("lockstep.graph", [&] { tape.Replay(); });
   return 0;
 }

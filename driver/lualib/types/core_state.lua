@@ -30,6 +30,28 @@ function state.tensor_to_bytes(tensor) end
 ---@return torch.Tensor # int64 {}
 function state.sum_of_bits(tensor) end
 
+--- Copies of tensors that a thread makes while the script goes on.
+---@class lockstep.core.state.Copies
+local Copies = {}
+
+--- Whether the tensors are read, so that operators write to them without waiting.
+---@return boolean
+function Copies:is_read() end
+
+--- Waits until the tensors are read, and lets operators run as before. Returns the seconds that some have waited.
+---@return number
+function Copies:release() end
+
+--- The sums of bits, eight bytes for each tensor that is summed, in order. Waits for the end.
+---@return string
+function Copies:sums() end
+
+--- Begins to copy tensors of the CPU, {from, to, is_summed} each; without `to` one is only summed. An operator of this
+--- thread that writes to one of them waits until all are read: see driver/lua/tensor/background_copies.h.
+---@param tensors {[1]: torch.Tensor, [2]: torch.Tensor|false, [3]: boolean}[]
+---@return lockstep.core.state.Copies
+function state.background_copies(tensors) end
+
 --- The state of math.random's generator; nil if it is not LuaJIT's own.
 ---@return string?
 function state.math_random_state() end

@@ -13,6 +13,7 @@
 #include "driver/files/file_job.h"
 #include "driver/files/folder.h"
 #include "driver/files/new_file.h"
+#include "driver/lua/bind/program/copies.h"
 #include "driver/lua/bind/program/safetensors.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
@@ -45,8 +46,13 @@ driver::FileJob::Step ReadStep(lua_State* state, std::optional<driver::Checksum>
   luaL_checkstack(state, 4, "a step's values");
   for (int i = 1; i <= 4; ++i) lua_rawgeti(state, step, i);
   const std::string kind = ReadString(state, step + 1, "files.start: the kind of a step");
-  const std::string path = ReadString(state, step + 2, "files.start: the path of a step");
   driver::FileJob::Step result;
+  if (kind == "copies") {
+    result = [copies = ReadCopies(state, step + 2)] { return copies->Wait(); };
+    lua_settop(state, step);
+    return result;
+  }
+  const std::string path = ReadString(state, step + 2, "files.start: the path of a step");
   const auto write = [&written](const auto& write_file) {
     absl::StatusOr<driver::Checksum> checksum = write_file();
     if (checksum.ok()) written = *checksum;

@@ -9,7 +9,8 @@ namespace lockstep::lua {
 
 // start({step, ...}) -> job. The steps are done in order by a thread, each an array:
 //   {"tensors", path, tensors by name, metadata}, a file of safetensors; {"text", path, text};
-//   {"sync", folder}; {"rename", from, to}; {"remove", folder, {name, ...}}, as remove_folder.
+//   {"sync", folder}; {"rename", from, to}; {"remove", folder, {name, ...}}, as remove_folder;
+//   {"copies", copies}, which waits for what background_copies began.
 // The tensors must not change until the job is done.
 int StartFileJob(lua_State* state);
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "driver/lua/bind/context.h"
 #include "driver/lua/bind/open.h"
+#include "driver/lua/bind/program/copies.h"
 #include "driver/lua/bind/program/serialize.h"
 #include "driver/lua/tensor/bits.h"
 #include "driver/lua/tensor/tensor.h"
@@ -222,12 +223,14 @@ int EndTogether(lua_State* state) {
 }  // namespace
 
 int OpenState(lua_State* state) {
+  RegisterCopies(state);
   lua_newtable(state);
   SetFunctions(state, {{"encode", Encode},
                        {"decode", Decode},
                        {"bytes_to_tensor", BytesToTensor},
                        {"tensor_to_bytes", TensorToBytes},
                        {"sum_of_bits", SumOfBitsOf},
+                       {"background_copies", StartCopies},
                        {"math_random_state", GetMathRandomState},
                        {"set_math_random_state", SetMathRandomState},
                        {"begin_loop", BeginLoop},

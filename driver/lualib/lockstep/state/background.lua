@@ -1,10 +1,15 @@
 --- The save that goes on while the ranks train: run:state(objects, { every = n, async = true }).
 ---
---- The state is copied between two steps into memory of the host, which the next save uses again. A thread of each rank
---- writes its files. The ranks agree about its end in the message that they exchange between steps anyway, and rank 0's
---- thread then makes a state of the folder, in the order of a save that the ranks wait for.
+--- The state is copied into memory of the host, which the next save uses again. Parameters and what optimizers keep of
+--- them are copied on a CPU while the next step computes, and what writes to them waits for that. All else is copied
+--- between the two steps. A thread of each rank writes its files. The ranks agree about its end in the message that
+--- they exchange between steps anyway. Rank 0's thread then makes a state of the folder, in the order of a save that
+--- the ranks wait for.
 
 local core = require "lockstep.core"
+local core_state = require "lockstep.core.state"
+local dist = require "lockstep.distributed"
+local run = require "lockstep.run"
 local saving = require "lockstep.state.saving"
 local torch = require "lockstep.torch"
 
@@ -29,22 +34,59 @@ local function copy_by_stream(buffer, tensor)
   torch.cuda.current_stream():wait_stream(stream)
 end
 
---- Returns a function that returns a copy of a tensor on the host, and one that waits until all copies are made.
----@return fun(name: string, tensor: torch.Tensor): torch.Tensor
----@return fun()
-local function copier()
+--- The copies of one save.
+---@class state.Copies
+---@field before table<string, torch.Tensor> memory of the last save, by name
+---@field late torch.Tensor[] what is copied while the next step computes
+---@field buffers table<torch.Tensor, torch.Tensor> where it is copied to
+---@field job lockstep.core.state.Copies?
+local Copies = {}
+Copies.__index = Copies
+
+local function new_copies()
   local before = copies
   copies = {}
-  return function(name, tensor)
-    local buffer = buffer_for(before[name], tensor)
-    before[name], copies[name] = nil, buffer
-    torch.no_grad(function()
-      if tensor.device == "cpu" then buffer:copy_(tensor) else copy_by_stream(buffer, tensor) end
-    end)
-    return buffer
-  end, function()
-    if stream then stream:synchronize() end
+  return setmetatable({ before = before, late = {}, buffers = {} }, Copies)
+end
+
+--- Returns whether the ranks may compare a tensor once it is copied.
+---@param one state.Tensor
+---@return boolean
+function Copies.may_wait(one) return one.may_wait == true and one.tensor.device == "cpu" and dist.world_size() > 1 end
+
+--- Returns a copy on the host.
+---@param name string
+---@param tensor torch.Tensor
+---@param how "late"|"passing"|nil see share_of of saving.lua
+---@return torch.Tensor
+function Copies:keep(name, tensor, how)
+  local buffer = buffer_for(self.before[name], tensor)
+  self.before[name], copies[name] = nil, buffer
+  if tensor.device ~= "cpu" then
+    torch.no_grad(copy_by_stream, buffer, tensor)
+  elseif how == "late" then
+    self.late[#self.late + 1], self.buffers[tensor] = tensor, buffer
+  else
+    torch.no_grad(function() buffer:copy_(tensor) end)
   end
+  return buffer
+end
+
+--- Begins to copy what is late, and to sum the bits of the tensors that the ranks compare later. Returns what a job of
+--- files waits for.
+---@param compared state.Tensor[]
+---@return lockstep.core.state.Copies
+function Copies:start(compared)
+  local tensors, is_there = {}, {}
+  for i, one in ipairs(compared) do
+    tensors[i], is_there[one.tensor] = { one.tensor, self.buffers[one.tensor] or false, true }, true
+  end
+  for _, tensor in ipairs(self.late) do
+    if not is_there[tensor] then tensors[#tensors + 1] = { tensor, self.buffers[tensor], false } end
+  end
+  if stream then stream:synchronize() end
+  self.job = core_state.background_copies(tensors)
+  return self.job
 end
 
 --- Returns whether a save is under way.
@@ -56,18 +98,32 @@ function M.is_under_way() return pending ~= nil end
 ---@param step integer
 ---@param opts state.SaveOptions
 function M.begin(objects, step, opts)
-  opts.copy, opts.finish_copies = copier()
+  opts.copies = new_copies()
   pending = saving.begin(objects, step, opts)
+end
+
+--- Lets operators run as before once all is copied, and counts the seconds that some have waited.
+local function release(save)
+  local job = save.copies.job
+  if job and job:is_read() then
+    run.progress.saving_seconds = run.progress.saving_seconds + job:release()
+    save.copies.job = nil
+  end
 end
 
 --- Returns a letter for the ranks' message between steps: whether this rank's thread is done.
 ---@return string
-function M.letter() return not pending and "-" or saving.is_done(pending) and "d" or "b" end
+function M.letter()
+  if not pending then return "-" end
+  release(pending)
+  return saving.is_done(pending) and "d" or "b"
+end
 
 --- Takes note that the threads of all ranks are done. Raises the error of a save that failed. Collective.
 function M.go_on()
   local save = pending
   pending = nil
+  release(save)
   if not saving.go_on(save) then pending = save end
 end
 

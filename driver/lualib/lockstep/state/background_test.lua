@@ -2,9 +2,11 @@
 
 local background = require "lockstep.state.background"
 local core = require "lockstep.core"
+local core_state = require "lockstep.core.state"
 local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
 local fixture = require "state_fixture"
+local lockstep = require "lockstep"
 local log = require "lockstep.log"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
@@ -97,13 +99,57 @@ end
 
 t.test("WithoutACopyTheNextStepWouldBeInTheState", function()
   t.equal(saved_value(function(objects, step, opts)
-    opts.copy = function(_, tensor) return tensor end
+    opts.copies = {
+      may_wait = function() return false end,
+      keep = function(_, _, tensor) return tensor end,
+      start = function() return core_state.background_copies {} end,
+    }
     local save = saving.begin(objects, step, opts)
     objects.seen.value:fill_(-1)
     saving.finish(save)
   end), torch.tensor { -1, -1 })
 
   t.equal(saved_value(background.begin), torch.tensor { 1, 2 })
+end)
+
+--- Saves a module and at once calls what `prepare(weight, optimizer)` returned, which changes the weight. Returns what
+--- a resume finds, and the weight that was saved.
+local function saved_weight(prepare)
+  local root, net = new_folder(), nn.Linear(4096, 2048, { bias = false })
+  torch.no_grad(function() net.weight:copy_(torch.arange(0, 4096, 1, { dtype = torch.float32 })) end)
+  local objects = { model = net, optimizer = optim.SGD(net:parameters(), { lr = 1, momentum = 0.5 }) }
+  net(torch.ones({ 1, 4096 })):sum():backward()
+  objects.optimizer:step()
+  run:state(objects)
+  local change = prepare(net.weight:detach(), objects.optimizer)
+  local before, momentum = net.weight:detach():clone(), objects.optimizer:state_dict().states[1].momentum_buffer:clone()
+  background.begin(objects, 1, { root = root, keep = 1, left_out = {} })
+  change()
+  t.truthy(not net.weight:equal(before), "changed")
+  background.finish()
+  run:resume()
+  t.truthy(objects.optimizer:state_dict().states[1].momentum_buffer:equal(momentum), "momentum")
+  return net.weight:detach(), before
+end
+
+t.test("WhatWritesToAWeightWaitsUntilItIsCopied", function()
+  local changes = {
+    function(_, optimizer) return function() optimizer:step() end end,
+    function(weight) return function() weight:view(-1)[{ { 1, -1 } }] = 7 end end,
+    function(weight) return function() weight:t():zero_() end end,
+    function(weight)
+      local add = lockstep.graph(function(x) weight:add_(x) return x * 2 end)
+      local x = torch.ones({ 1 })
+      for _ = 1, 8 do add(x) end
+      t.equal(add.hits > 0, world == 1) -- it records on one rank alone
+      return function() add(x) end
+    end,
+    world > 1 and function(weight) return function() dist.all_reduce(weight) end end or nil,
+  }
+  for i, prepare in ipairs(changes) do
+    local found, expected = saved_weight(prepare)
+    t.truthy(found:equal(expected), i)
+  end
 end)
 
 t.test("TheNextSaveUsesTheMemoryAgain", function()
@@ -235,17 +281,19 @@ end)
 
 t.test("ADriftOfReplicasAndAValueThatCannotBeSavedAreErrorsAtTheSave", function()
   if world == 1 then return end
-  local function save_once(objects, message)
+  local function save_once(objects, message, left)
     local root = new_folder()
     run.progress.resumed = nil
     run:state(objects, { every = 1, async = true })
     t.raises(message, function() for _ in run:steps(forever, 3) do dist.barrier() end end)
-    t.equal({ background.is_under_way(), files.list(root) }, { false, {} })
+    t.equal({ background.is_under_way(), files.list(root) }, { false, left })
   end
   local net = nn.Linear(2, 2)
   torch.no_grad(function() net.bias:fill_(rank) net.weight:fill_(1) end)
-  save_once({ model = net }, 'run:save: "bias" holds other values on rank 1 than on rank 0')
-  save_once({ own = { value = rank == 1 and print or 1 } }, 'run:save: rank 1: "own": value.value is a function')
+  save_once({ model = net },
+    'run:save: the state after 1 steps was not saved: "bias" holds other values on rank 1 than on rank 0',
+    { "step-00000001.lockstep-part" }) -- the thread wrote its files meanwhile
+  save_once({ own = { value = rank == 1 and print or 1 } }, 'run:save: rank 1: "own": value.value is a function', {})
 end)
 
 t.test("AsyncIsRefusedWhereItWouldDoNothing", function()

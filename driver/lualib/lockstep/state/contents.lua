@@ -83,6 +83,7 @@ end
 ---@field name string in the files
 ---@field tensor torch.Tensor of a part: the whole tensor's dtype and shape, on "meta"
 ---@field is_model boolean
+---@field may_wait boolean? nothing writes to it but operators, so that it may be copied later
 ---@field part state.Part? this rank's part, where no rank holds the whole
 ---@field object string the registered name
 ---@field field string? of an optimizer's state
@@ -102,10 +103,11 @@ end
 local function tensors_of_module(name, module)
   local prefix = name == "model" and "" or name .. "."
   local found = {}
-  for _, iterate in ipairs { module.named_parameters, module.named_buffers } do
+  for i, iterate in ipairs { module.named_parameters, module.named_buffers } do
     for own, tensor in iterate(module) do
+      -- A kernel may write to a buffer without saying so, as batch_norm's does to its running mean.
       found[#found + 1] = entry_of({ name = prefix .. own, tensor = tensor:detach(), is_model = name == "model",
-        of = tensor, object = name }, tensor)
+        of = tensor, object = name, may_wait = i == 1 }, tensor)
     end
   end
   return found
@@ -125,7 +127,7 @@ local function tensors_of_optimizer(name, optimizer, names)
         end
         local full = ("%s.state.%s.%s"):format(name, names[p] or index - 1, field)
         found[#found + 1] = entry_of({ name = full, tensor = tensor, is_model = false, index = index, field = field,
-          object = name, absorb = absorb }, p)
+          object = name, absorb = absorb, may_wait = true }, p)
       end
     end
   end

@@ -61,6 +61,24 @@ local function checksums_of(tensors)
   end)
 end
 
+--- Returns the first tensor whose eight bytes are not the same on all ranks, and a rank with others than rank 0's; or
+--- nothing. All ranks have equally many. Collective.
+---@param checksums string
+---@return integer? index
+---@return integer? rank
+function M.difference_of(checksums)
+  local texts = agreement.texts(checksums)
+  local first, at
+  for rank = 2, #texts do
+    for i = 1, #checksums / CHECKSUM_BYTES do
+      local from, to = (i - 1) * CHECKSUM_BYTES + 1, i * CHECKSUM_BYTES
+      local differs = texts[rank]:sub(from, to) ~= texts[1]:sub(from, to)
+      if differs and i < (first or math.huge) then first, at = i, rank - 1 end
+    end
+  end
+  return first, at
+end
+
 --- Returns the first tensor that is not the same on all ranks, and a rank that holds other values than rank 0; or
 --- nothing. All ranks have equally many. Collective.
 ---@param tensors torch.Tensor[]
@@ -68,16 +86,7 @@ end
 ---@return integer? rank
 function M.difference(tensors)
   if dist.world_size() == 1 then return end
-  local texts = agreement.texts(checksums_of(tensors))
-  local first, at
-  for rank = 2, #texts do
-    for i = 1, #tensors do
-      local from, to = (i - 1) * CHECKSUM_BYTES + 1, i * CHECKSUM_BYTES
-      local differs = texts[rank]:sub(from, to) ~= texts[1]:sub(from, to)
-      if differs and i < (first or math.huge) then first, at = i, rank - 1 end
-    end
-  end
-  return first, at
+  return M.difference_of(checksums_of(tensors))
 end
 
 --- Raises, on every rank, if replicas of sharding.data_parallel over all ranks have drifted apart. Collective.

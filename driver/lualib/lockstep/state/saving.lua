@@ -76,16 +76,27 @@ local function check_same_tensors(tensors)
   end
 end
 
---- Raises, on every rank, where a tensor that is written once is not the same on all.
-local function check_equal_tensors(tensors)
-  local once, values = {}, {}
+local function check_no_difference(caller, once, index, rank)
+  plain.check(not index, '%s: "%s" holds other values on rank %d than on rank 0, and is written once; '
+    .. "sharding.data_parallel keeps replicas alike, if every rank makes the same updates", caller,
+    index and once[index].name, rank)
+end
+
+--- Raises, on every rank, where a tensor that is written once is not the same on all. With `copies` those that may wait
+--- are compared later: returns them. Collective.
+local function check_equal_tensors(caller, tensors, copies)
+  local once, values, later = {}, {}, {}
   for _, one in ipairs(tensors) do
-    if not one.part and not one.holder then once[#once + 1], values[#values + 1] = one, one.tensor end
+    if not one.part and not one.holder then
+      if copies and copies.may_wait(one) then
+        later[#later + 1] = one
+      else
+        once[#once + 1], values[#values + 1] = one, one.tensor
+      end
+    end
   end
-  local index, rank = replicas.difference(values)
-  plain.check(not index, 'run:save: "%s" holds other values on rank %d than on rank 0, and is written once; '
-    .. "sharding.data_parallel keeps replicas alike, if every rank makes the same updates", index and once[index].name,
-    rank)
+  check_no_difference(caller, once, replicas.difference(values))
+  return later
 end
 
 --- "shared" or "per_rank" by name, alike on every rank. Raises, on every rank, where one lacks a value.
@@ -109,7 +120,8 @@ local function compare_values(values)
 end
 
 --- Returns the tensors of this rank's files, {model = , state = }, and where all of the model's tensors are. `keep`
---- returns what is written of a tensor that may change: itself, or a copy.
+--- returns what is written of a tensor that may change: itself, or a copy. It is told what changes the tensor: "late",
+--- operators alone, or "passing", the next call.
 local function share_of(collected, kinds, keep)
   local rank, world = dist.rank(), dist.world_size()
   local writer = share_out(collected.tensors, world)
@@ -119,19 +131,20 @@ local function share_of(collected, kinds, keep)
     if one.is_model then
       weights[one.name] = { file = file_name(kind, writer[one.name], world), bytes = bytes_of(one.tensor) }
     end
-    if writer[one.name] == rank and not one.part then parts[kind][one.name] = one.tensor end
+    if writer[one.name] == rank and not one.part then
+      parts[kind][one.name] = keep(one.name, one.tensor, one.may_wait and "late" or nil)
+    end
   end
+  local values = {}
   for name, value in pairs(collected.values) do
-    if kinds[name] == "per_rank" then contents.put_value(parts.state, name, value, rank) end
-    if kinds[name] == "shared" and rank == 0 then contents.put_value(parts.state, name, value) end
+    if kinds[name] == "per_rank" then contents.put_value(values, name, value, rank) end
+    if kinds[name] == "shared" and rank == 0 then contents.put_value(values, name, value) end
   end
-  for _, part in pairs(parts) do
-    for name, tensor in pairs(part) do part[name] = keep(name, tensor) end
-  end
+  for name, tensor in pairs(values) do parts.state[name] = keep(name, tensor) end
   -- Each rank keeps of a unit's whole tensors, whose memory the next unit uses again, those that it writes.
   sharded.each_whole(collected.tensors, function(one, whole)
     if writer[one.name] ~= rank then return end
-    parts[one.is_model and "model" or "state"][one.name] = keep(one.name, whole, true)
+    parts[one.is_model and "model" or "state"][one.name] = keep(one.name, whole, "passing")
   end)
   return parts, weights
 end
@@ -188,8 +201,7 @@ end
 ---@field config table? the run's
 ---@field left_out string[] see settings.left_out_values
 ---@field replace boolean? later states may be there, and go
----@field copy (fun(name: string, tensor: torch.Tensor): torch.Tensor)? the save goes on in the background, with copies
----@field finish_copies fun()? returns when the copies are made
+---@field copies state.Copies? the save goes on in the background, with these
 
 --- A save that is under way: at first all ranks write their files, then rank 0 makes a state of the folder.
 ---@class state.Save
@@ -201,28 +213,31 @@ end
 ---@field weights table?
 ---@field names string[]? of this rank's files, while they are written
 ---@field job lockstep.core.files.Job? what this rank's thread does
----@field is_background boolean whether the ranks go on meanwhile
+---@field copies state.Copies? the ranks go on meanwhile
+---@field later state.Tensor[] which are compared once they are copied
+---@field sums lockstep.core.state.Copies? of their bits
 
 --- Starts this rank's work, and waits for it unless that is done in the background. Returns its result then.
 local function work(save, steps)
   save.job = files.start(steps)
-  return not save.is_background and save.job:wait() or nil
+  return not save.copies and save.job:wait() or nil
 end
 
-local function as_it_is(_, tensor, is_passing) return is_passing and tensor:cpu():clone() or tensor end
+local function as_it_is(_, tensor, how) return how == "passing" and tensor:cpu():clone() or tensor end
 
---- Returns what all objects hold, after the ranks have compared it, and which values differ by rank. Collective.
+--- Returns what all objects hold, after the ranks have compared it, which values differ by rank, and the tensors that
+--- are yet to be compared. Collective.
 local function collect(objects, step, opts)
   check_same_step(step)
   local collected = agreement.together("run:save", contents.collect, objects)
   collected.tensors = stages.complete(collected.tensors)
   check_same_tensors(collected.tensors)
-  check_equal_tensors(collected.tensors)
+  local later = check_equal_tensors("run:save", collected.tensors, opts.copies)
   for _, values in ipairs { contents.bucket_values(objects), contents.random_values(), rows.values(objects),
     settings.config_values(opts.config), settings.left_out_values(opts.left_out), best.values() } do
     for name, value in pairs(values) do collected.values[name] = value end
   end
-  return collected, compare_values(collected.values)
+  return collected, compare_values(collected.values), later
 end
 
 --- Returns this rank's tensors of a state that is not written to files, by "model" or "state" and by name, and which
@@ -243,11 +258,10 @@ end
 ---@param opts state.SaveOptions
 ---@return state.Save
 function M.begin(objects, step, opts)
-  local root, is_first = opts.root, dist.rank() == 0
-  local collected, kinds = collect(objects, step, opts)
-  local save = { step = step, root = root, keep = opts.keep, kinds = kinds,
-    is_background = opts.copy ~= nil,
-    caller = opts.copy and ("run:save: the state after %d steps was not saved"):format(step) or "run:save" }
+  local root, is_first, copies = opts.root, dist.rank() == 0, opts.copies
+  local collected, kinds, later = collect(objects, step, opts)
+  local save = { step = step, root = root, keep = opts.keep, kinds = kinds, copies = copies, later = later,
+    caller = copies and ("run:save: the state after %d steps was not saved"):format(step) or "run:save" }
   agreement.together("run:save", function()
     if not is_first then return end
     local latest = not opts.replace and folder.usable(root)[1]
@@ -259,10 +273,15 @@ function M.begin(objects, step, opts)
     folder.begin(root, step)
   end)
   local steps = agreement.together("run:save", function()
-    local parts, steps
-    parts, save.weights = share_of(collected, save.kinds, opts.copy or as_it_is)
-    if opts.finish_copies then opts.finish_copies() end
-    steps, save.names = steps_of_part(folder.unfinished(root, step), parts)
+    local parts
+    parts, save.weights = share_of(collected, save.kinds,
+      copies and function(...) return copies:keep(...) end or as_it_is)
+    local steps, names = steps_of_part(folder.unfinished(root, step), parts)
+    save.names = names
+    if copies then
+      save.sums = copies:start(later)
+      table.insert(steps, 1, { "copies", save.sums })
+    end
     return steps
   end)
   save.results = agreement.together("run:save", function() return work(save, steps) or {} end)
@@ -280,19 +299,22 @@ function M.is_done(save) return save.job == nil or save.job:is_done() end
 ---@return boolean
 function M.go_on(save)
   local is_first, results = dist.rank() == 0, save.results
-  if save.is_background then
+  if save.copies then
     results = agreement.together(save.caller, function() return save.job and save.job:wait() or {} end)
   end
   save.job, save.results = nil, nil
   if not save.names then return true end
-  local own = {}
-  for i, name in ipairs(save.names) do own[name] = results[i] end
+  if #save.later > 0 then
+    check_no_difference(save.caller, save.later, replicas.difference_of(save.sums:sums()))
+  end
+  local own, others = {}, save.copies and 1 or 0
+  for i, name in ipairs(save.names) do own[name] = results[others + i] end
   local parts = agreement.values(own)
   save.names = nil
   agreement.together(save.caller, function()
     if is_first then work(save, steps_to_complete(save, parts)) end
   end)
-  return not save.is_background
+  return not save.copies
 end
 
 --- Waits until the state is complete; returns where it is. Collective.
