@@ -1,5 +1,5 @@
-"""Makes qwen3_nf4/ and qwen3_qlora/, a tiny Qwen3 that bitsandbytes has in 4 bits, and what PEFT learns on it; and
-four_bit/, matrices.
+"""Makes qwen3_nf4/, qwen3_qlora/ and qwen3_int8/, a tiny Qwen3 that bitsandbytes has in 4 and 8 bits, and what PEFT learns
+on it; and four_bit/, matrices.
 
     pip install torch==2.11.0 transformers==5.23.0 peft==0.21.2 accelerate==1.15.0 bitsandbytes==0.50.2
     python tests/models/make_four_bit.py
@@ -8,14 +8,18 @@ qwen3_nf4 is what save_pretrained writes after load_in_4bit: NF4 with double qua
 skipped. Its answers.safetensors holds the whole weights that bitsandbytes computes, logits, and a run of QLoRA: the
 adapter before and after STEPS steps of AdamW, and the loss of each.
 
-qwen3_qlora is the model of qwen3/ in NF4 without double quantization. Its answers.safetensors holds what PEFT learns in
-the cases of CASES: losses, the gradients of the adapter in the first step, and for some the adapter in the end and
-merged weights. Adapters are there as one vector each, in the order of their names.
+qwen3_qlora is the model of qwen3/ in NF4 without double quantization, qwen3_int8 the same in LLM.int8. What PEFT learns
+in the cases of CASES is in qwen3_qlora/answers.safetensors: losses and the gradients of the first step; for some also the
+bytes in 4 bits, layer 1 with the first adapter merged, and the last adapter; for LLM.int8 the logits without an adapter,
+where bitsandbytes rounds inputs to 8 bits, too. On CPUs it does not in training. Tensors of several modules are one
+vector, in the order of their names.
 
 four_bit/matrices.safetensors: weights of several shapes and dtypes, and their forms in NF4 and FP4 with and without
 double quantization. The magnitudes are rounded to 8 bits by bitsandbytes' default operator, as its kernels for GPUs do.
 Its kernel for CPUs looks up a table instead, which is off by one in some places. Whole weights are those of its default
-operator, too: its kernel for CPUs with AVX-512 takes other blocks' magnitudes in rows of, for example, 48 numbers.
+operator, too: its kernel for CPUs with AVX-512 takes magnitudes of other blocks where the length of rows is a multiple of
+16 and not of 64.
+
 four_bit/adamw8bit.safetensors is a run of its AdamW8bit with the same operators.
 """
 
@@ -47,7 +51,10 @@ CASES = {
     "bfloat16": {"double": True, "dtype": torch.bfloat16, "compute": torch.bfloat16},
     "wide": {"double": True, "dtype": torch.bfloat16, "compute": None},
     "prepared": {"double": True, "dtype": torch.bfloat16, "compute": torch.bfloat16},
+    "int8": {"dtype": torch.float32},
+    "int8_bfloat16": {"dtype": torch.bfloat16},
 }
+FOLDERS = {"single": "qwen3_qlora", "int8": "qwen3_int8"}
 
 
 def nearest(x, code, blocksize):
@@ -170,14 +177,15 @@ def flat(tensors):
     return torch.cat([tensors[name].detach().reshape(-1) for name in sorted(tensors)])
 
 
-def learn(case, folder, tensors):
+def learn(case, tensors):
     """Quantizes the model of qwen3/ and trains an adapter on it. Adds what comes out to `tensors`."""
-    how = transformers.BitsAndBytesConfig(
+    dtype, is_int8 = CASES[case]["dtype"], case.startswith("int8")
+    how = transformers.BitsAndBytesConfig(load_in_8bit=True) if is_int8 else transformers.BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=CASES[case]["double"],
         bnb_4bit_compute_dtype=CASES[case]["compute"])
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        HERE / "qwen3", quantization_config=how, dtype=CASES[case]["dtype"])
-    if case == "single":
+    model = transformers.AutoModelForCausalLM.from_pretrained(HERE / "qwen3", quantization_config=how, dtype=dtype)
+    if case in ("single", "int8"):
+        folder = HERE / FOLDERS[case]
         model.save_pretrained(folder)
         (folder / "generation_config.json").unlink(missing_ok=True)
     states = {name: module.weight.quant_state for name, module in model.named_modules()
@@ -189,6 +197,10 @@ def learn(case, folder, tensors):
     if case == "prepared":
         model = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
 
+    ids = tensors["input_ids"][None]
+    if case == "int8":
+        with torch.no_grad():
+            tensors["logits.int8"] = model(ids).logits[0]
     model = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear")).train()
     adapter = {name: p for name, p in model.named_parameters() if p.requires_grad}
     torch.manual_seed(7)
@@ -200,15 +212,14 @@ def learn(case, folder, tensors):
         tensors["merged." + case] = flat({
             name: (bnb.dequantize_4bit(m.weight, m.weight.quant_state) + m.get_delta_weight("default"))
             for name, m in model.named_modules() if name.startswith("base_model.model.model.layers.1.")
-            and isinstance(m, peft.tuners.lora.bnb.Linear4bit)}).to(CASES[case]["dtype"])
-    ids, losses = tensors["input_ids"][None], []
-    optimizer = torch.optim.AdamW(adapter.values(), lr=1e-2, weight_decay=0.01)
+            and isinstance(m, peft.tuners.lora.bnb.Linear4bit)}).to(dtype)
+    losses, optimizer = [], torch.optim.AdamW(adapter.values(), lr=1e-2, weight_decay=0.01)
     for step in range(STEPS):
         loss = model(input_ids=ids, labels=ids).loss
         losses.append(loss.item())
         loss.backward()
         if step == 0:
-            tensors["grad." + case] = flat({name: p.grad for name, p in adapter.items()}).to(CASES[case]["dtype"])
+            tensors["grad." + case] = flat({name: p.grad for name, p in adapter.items()}).to(dtype)
         optimizer.step()
         optimizer.zero_grad()
     tensors["losses." + case] = torch.tensor(losses, dtype=torch.float64)
@@ -220,7 +231,7 @@ def learn(case, folder, tensors):
 def write_qlora(folder):
     tensors = {"input_ids": torch.arange(24).square().mul(7).remainder(61)}
     for case in CASES:
-        learn(case, folder, tensors)
+        learn(case, tensors)
     safetensors.torch.save_file(tensors, folder / "answers.safetensors")
 
 
@@ -229,10 +240,10 @@ def main():
     default = torch.library.Library("bitsandbytes", "IMPL")
     default.impl("quantize_blockwise", nearest, "CPU", allow_override=True)
     default.impl("dequantize_4bit", dequantize, "CPU", allow_override=True)
-    for name in ("qwen3_nf4", "qwen3_qlora", "four_bit"):
+    for name in ("qwen3_nf4", "four_bit", *FOLDERS.values()):
         (HERE / name).mkdir(exist_ok=True)
     write_model(HERE / "qwen3_nf4")
-    write_qlora(HERE / "qwen3_qlora")
+    write_qlora(HERE / FOLDERS["single"])
     write_matrices(HERE / "four_bit")
     write_adamw8bit(HERE / "four_bit")
 
