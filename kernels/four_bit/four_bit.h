@@ -67,8 +67,8 @@ at::Tensor DequantizeByOperators(const FourBit& matrix, at::ScalarType dtype);
 at::Tensor FourBitLinear(const at::Tensor& x, const FourBit& weight,
                          const std::optional<at::Tensor>& bias);
 
-// What FourBitLinear and its backward compute, for callers below autograd: x W^T + bias, and dy W.
-// Both are in the dtype of x or dy, which are matrices.
+// Returns x W^T + bias, and dy W, as FourBitLinear and its backward compute them. For callers below
+// autograd. x and dy are matrices; the results have their dtypes.
 at::Tensor FourBitProduct(const at::Tensor& x, const FourBit& weight,
                           const std::optional<at::Tensor>& bias);
 at::Tensor FourBitInputGradient(const at::Tensor& dy, const FourBit& weight);

@@ -42,11 +42,9 @@ at::Tensor AddProduct(const at::Tensor& y, const at::Tensor& low, const at::Tens
 
 // The weight of the layer: whole, or in 4 bits.
 struct Weight {
-  at::Tensor tensor;  // the numbers, or the bytes
-  // Of 4 bits, without the bytes.
-  std::optional<FourBit> form;
-  // In which a layer in 4 bits multiplies.
-  at::ScalarType dtype;
+  at::Tensor tensor;            // the numbers, or the bytes
+  std::optional<FourBit> form;  // of a weight in 4 bits, without its bytes
+  at::ScalarType dtype;         // in which the layer multiplies
 
   FourBit InFourBits(const at::Tensor& bytes) const {
     FourBit weight = *form;

@@ -1,5 +1,5 @@
--- QLoRA against PEFT on bitsandbytes, step by step, for models that were in 4 bits on the disk, models that are rounded
--- at load, and models in 8 bits. make_four_bit.py makes the facts: see its CASES.
+-- QLoRA against PEFT on bitsandbytes, step by step. Models are in 4 or 8 bits on the disk, or are rounded at load.
+-- make_four_bit.py makes the facts: see its CASES.
 
 local data = require "lockstep.data"
 local four_bit = require "lockstep.nn.four_bit"
@@ -96,8 +96,8 @@ for name, case in pairs {
   end)
 end
 
--- In bfloat16 each implementation rounds elsewhere. Ours must be about as near as PEFT to the same model in float32, whose
--- layers have the weights that were rounded from bfloat16.
+-- In bfloat16 each implementation rounds elsewhere. Ours must be about as near as PEFT to the same model in float32,
+-- whose layers have the weights that were rounded from bfloat16.
 
 local in_4_bits = { load_in_4bit = true, dtype = BF16 }
 local int8 = { dtype = BF16 }
