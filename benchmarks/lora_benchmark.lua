@@ -9,7 +9,7 @@ local STEPS, TOKENS = 6, 256
 
 local folder = os.getenv "LOCKSTEP_BENCHMARK_FOLDER"
 local model = models.load(folder, { dtype = torch[os.getenv "LOCKSTEP_BENCHMARK_DTYPE"] })
-lora.load(model, folder .. "/adapter")
+lora.load(model, os.getenv "LOCKSTEP_BENCHMARK_ADAPTER")
 model:train()
 local optimizer = optim.AdamW(model:parameters(), { lr = 1e-3, weight_decay = 0 })
 local batch = { input_ids = torch.arange(TOKENS):square():remainder(49151) }

@@ -1,8 +1,10 @@
 """A step of LoRA on a Llama of 135M parameters against transformers and PEFT, on one libtorch, one thread, in one run.
 
-Needs a Python with torch 2.11, transformers 5.23 and peft 0.21:
+Needs a Python with torch 2.11, transformers 5.23, peft 0.21 and, for 4 bits, accelerate 1.15 and bitsandbytes 0.50:
     bazel build -c opt //driver:lockstep
     OMP_NUM_THREADS=1 python benchmarks/lora_benchmark.py bazel-bin/driver/lockstep
+
+"4 bits" is QLoRA: both load the folder that bitsandbytes wrote, NF4 with double quantization. BITS=16 or BITS=4 runs one kind alone.
 
 The shape is SmolLM2-135M's: 30 layers, hidden 576, 49,152 ids. A step is forward, backward and AdamW over 256 tokens, r = 16 on all
 linear layers. Each measurement is a process of its own, which gives the least milliseconds of processor time of a step, and MiB of the
@@ -25,6 +27,7 @@ CONFIG = dict(vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hid
               num_key_value_heads=3, tie_word_embeddings=True, bos_token_id=None, eos_token_id=None)
 # Losses of bfloat16 differ with the order of sums.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-2}
+BITS = [int(bits) for bits in os.environ.get("BITS", "16 4").split()]
 
 
 def write_model(folder):
@@ -37,6 +40,11 @@ def write_model(folder):
     model.save_pretrained(folder)
     adapted = peft.get_peft_model(model, peft.LoraConfig(r=16, lora_alpha=32, target_modules="all-linear"))
     adapted.save_pretrained(f"{folder}/adapter")
+    for dtype in TOLERANCES if 4 in BITS else ():
+        how = transformers.BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                                              bnb_4bit_compute_dtype=dtype)
+        model = transformers.LlamaForCausalLM.from_pretrained(folder, quantization_config=how, dtype=getattr(torch, dtype))
+        model.save_pretrained(f"{folder}/{dtype}_4")
 
 
 def peak_mib():
@@ -46,13 +54,13 @@ def peak_mib():
             return int(line.split()[1]) / 1024
 
 
-def python_side(folder, dtype):
+def python_side(folder, adapter, dtype):
     import peft
     import transformers
 
     torch.set_num_threads(1)
     model = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).train()
-    model = peft.PeftModel.from_pretrained(model, f"{folder}/adapter", is_trainable=True)
+    model = peft.PeftModel.from_pretrained(model, adapter, is_trainable=True)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3, weight_decay=0.0, fused=True)
     ids = torch.arange(TOKENS).square().remainder(49151)[None]
     best = float("inf")
@@ -77,26 +85,28 @@ def run(command):
 
 
 def main():
-    if len(sys.argv) == 4:
+    if len(sys.argv) == 5:
         return python_side(*sys.argv[2:])
     if len(sys.argv) != 2:
         sys.exit("usage: python lora_benchmark.py PROGRAM, the built //driver:lockstep")
     here = pathlib.Path(__file__)
-    print(f"{'':22}{'Lua':>10}{'Python':>10}{'ratio':>8}")
+    print(f"{'':30}{'Lua':>10}{'Python':>10}{'ratio':>8}")
     with tempfile.TemporaryDirectory() as folder:
         write_model(folder)
-        os.environ["LOCKSTEP_BENCHMARK_FOLDER"] = folder
-        for dtype, tolerance in TOLERANCES.items():
+        adapter = os.environ["LOCKSTEP_BENCHMARK_ADAPTER"] = f"{folder}/adapter"
+        for bits, dtype in ((bits, dtype) for bits in BITS for dtype in TOLERANCES):
+            base = os.environ["LOCKSTEP_BENCHMARK_FOLDER"] = folder if bits == 16 else f"{folder}/{dtype}_4"
             os.environ["LOCKSTEP_BENCHMARK_DTYPE"] = dtype
             lua, python = [], []
             for _ in range(TURNS):
                 lua.append(run([sys.argv[1], "--nproc", "1", str(here.with_suffix(".lua"))]))
-                python.append(run([sys.executable, str(here), "--peer", folder, dtype]))
-            if abs(lua[0][2] - python[0][2]) > tolerance * abs(python[0][2]):
-                sys.exit(f"{dtype}: the third step's loss is {lua[0][2]} from Lua, but {python[0][2]} from Python")
+                python.append(run([sys.executable, str(here), "--peer", base, adapter, dtype]))
+            case = dtype + (", 4 bits" if bits == 4 else "")
+            if abs(lua[0][2] - python[0][2]) > TOLERANCES[dtype] * abs(python[0][2]):
+                sys.exit(f"{case}: the third step's loss is {lua[0][2]} from Lua, but {python[0][2]} from Python")
             for column, name in enumerate(("step, ms", "process, MiB")):
                 ours, theirs = (statistics.median(result[column] for result in side) for side in (lua, python))
-                print(f"{dtype + ', ' + name:22}{ours:10.1f}{theirs:10.1f}{ours / theirs:8.2f}", flush=True)
+                print(f"{case + ', ' + name:30}{ours:10.1f}{theirs:10.1f}{ours / theirs:8.2f}", flush=True)
 
 
 if __name__ == "__main__":

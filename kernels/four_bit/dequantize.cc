@@ -1,9 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstring>
 
-#include "ATen/Dispatch.h"
 #include "ATen/TensorIndexing.h"
 #include "ATen/TensorOperators.h"
 #include "ATen/ops/bitwise_and.h"
@@ -12,10 +10,15 @@
 #include "ATen/ops/from_blob.h"
 #include "ATen/ops/stack.h"
 #include "c10/util/Exception.h"
+#include "kernels/aten/instruction_set.h"
 #include "kernels/aten/parallel.h"
+#include "kernels/four_bit/blocks.h"
 #include "kernels/four_bit/four_bit.h"
 
 namespace lockstep::kernels {
+
+LOCKSTEP_DECLARE_COMPILATIONS(FourBitKernels kFourBitKernels)
+
 namespace {
 
 constexpr int kValues = 16;
@@ -104,37 +107,25 @@ at::Tensor Magnitudes(const FourBit& matrix) {
 
 // --- CPUs
 
-// Writes the numbers of blocks [begin, end). The 16 products of a block are rounded once, so that
-// the rest is copies.
-template <typename T>
-void DequantizeBlocks(const FourBit& matrix, const float* magnitudes, int64_t begin, int64_t end,
-                      T* out) {
-  const Table& table = TableOf(matrix);
-  const int64_t pairs = matrix.packed.numel(), step = matrix.block / 2;
-  const uint8_t* packed = matrix.packed.const_data_ptr<uint8_t>();
-  for (int64_t b = begin; b < end; ++b) {
-    std::array<T, kValues> products;
-    for (int i = 0; i < kValues; ++i) products[i] = static_cast<T>(table[i] * magnitudes[b]);
-    const int64_t last = std::min((b + 1) * step, pairs);
-    for (int64_t i = b * step; i < last; ++i) {
-      out[2 * i] = products[packed[i] >> 4];
-      out[2 * i + 1] = products[packed[i] & 15];
-    }
-  }
+BlocksLoop LoopOf(at::ScalarType dtype) {
+  static const FourBitKernels& kernels = LOCKSTEP_CHOSEN_COMPILATION(kFourBitKernels);
+  if (dtype == at::kFloat) return kernels.to_float;
+  return dtype == at::kBFloat16 ? kernels.to_bfloat16 : kernels.to_half;
 }
 
 at::Tensor OnCpu(const FourBit& matrix, at::ScalarType dtype) {
   const at::Tensor magnitudes = Magnitudes(matrix).contiguous();
   at::Tensor result =
       at::empty({matrix.rows, matrix.columns}, matrix.packed.options().dtype(dtype));
-  const int64_t grain = std::max<int64_t>(1, 32768 / matrix.block);
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, dtype, "dequantize_4bit", [&] {
-    auto* out = result.mutable_data_ptr<scalar_t>();
-    const float* most = magnitudes.const_data_ptr<float>();
-    ParallelFor(magnitudes.numel(), grain, [&](int64_t begin, int64_t end) {
-      DequantizeBlocks(matrix, most, begin, end, out);
-    });
-  });
+  const Blocks blocks = {.packed = matrix.packed.const_data_ptr<uint8_t>(),
+                         .magnitudes = magnitudes.const_data_ptr<float>(),
+                         .table = TableOf(matrix).data(),
+                         .bytes = matrix.packed.numel(),
+                         .bytes_of_block = matrix.block / 2,
+                         .out = result.mutable_data_ptr()};
+  const BlocksLoop loop = LoopOf(dtype);
+  ParallelFor(magnitudes.numel(), std::max<int64_t>(1, 32768 / matrix.block),
+              [&](int64_t begin, int64_t end) { loop(blocks, begin, end); });
   return result;
 }
 

@@ -14,9 +14,11 @@
 //    absmax = map[byte] * nested_absmax[block / nested_block] + offset
 //
 // The whole numbers have the bits that bitsandbytes computes: a product and a sum in float32,
-// rounded once to the dtype. FourBitLinear then multiplies in the dtype of x.
+// rounded once to the dtype. FourBitLinear then multiplies in the dtype of x. Products in float32
+// may be oneDNN's (kernels/lora/products.h).
 //
-// On CPUs a loop makes the whole numbers; on other devices ATen's operators do.
+// On CPUs a loop makes the whole numbers; on other devices ATen's operators do. A layer with an
+// adapter is one operator: kernels/lora/lora.h.
 //
 // Thread-safe.
 
@@ -27,6 +29,7 @@
 #include <optional>
 
 #include "ATen/core/TensorBody.h"
+#include "c10/util/string_view.h"
 
 namespace lockstep::kernels {
 
@@ -45,6 +48,13 @@ struct FourBit {
   bool is_fp4 = false;
 };
 
+// Returns the matrix that these arguments of an operator describe. shape: {rows, columns}; blocks:
+// {block, nested_block}; type: "nf4" or "fp4". Throws c10::ValueError for others.
+FourBit MakeFourBit(const at::Tensor& packed, const at::Tensor& absmax,
+                    const std::optional<at::Tensor>& nested_absmax,
+                    const std::optional<at::Tensor>& nested_map, double offset,
+                    at::IntArrayRef shape, at::IntArrayRef blocks, c10::string_view type);
+
 // Returns the whole numbers, [rows, columns]. `dtype`: float32, bfloat16 or float16. Throws
 // c10::ValueError if tensors do not fit together.
 at::Tensor Dequantize(const FourBit& matrix, at::ScalarType dtype);
@@ -56,6 +66,12 @@ at::Tensor DequantizeByOperators(const FourBit& matrix, at::ScalarType dtype);
 // are an error. x: [..., columns]; bias: [rows].
 at::Tensor FourBitLinear(const at::Tensor& x, const FourBit& weight,
                          const std::optional<at::Tensor>& bias);
+
+// Returns x W^T + bias, and dy W, as FourBitLinear and its backward compute them. For callers below
+// autograd. x and dy are matrices; the results have their dtypes.
+at::Tensor FourBitProduct(const at::Tensor& x, const FourBit& weight,
+                          const std::optional<at::Tensor>& bias);
+at::Tensor FourBitInputGradient(const at::Tensor& dy, const FourBit& weight);
 
 }  // namespace lockstep::kernels
 

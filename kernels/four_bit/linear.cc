@@ -10,10 +10,11 @@
 #include "ATen/autocast_mode.h"
 #include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/core/grad_mode.h"
-#include "ATen/ops/matmul.h"
 #include "base/torch/versions/node.h"
 #include "c10/util/Exception.h"
+#include "kernels/aten/private_operators.h"
 #include "kernels/four_bit/four_bit.h"
+#include "kernels/lora/products.h"
 #include "torch/csrc/autograd/VariableTypeUtils.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
@@ -49,7 +50,10 @@ class FourBitLinearBackward final : public Node {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     FourBit weight = weight_;
     weight.packed = packed_.unpack();
-    return {at::matmul(gradients[0], Dequantize(weight, gradients[0].scalar_type()))};
+    const at::Tensor& dy = gradients[0];
+    at::DimVector shape(dy.sizes());
+    shape.back() = weight.columns;
+    return {FourBitInputGradient(dy.reshape({-1, weight.rows}).contiguous(), weight).view(shape)};
   }
 
   void release_variables() override {
@@ -84,31 +88,13 @@ bool IsFp4(c10::string_view type) {
   return name == "fp4";
 }
 
-FourBit Matrix(const at::Tensor& packed, const at::Tensor& absmax,
-               const std::optional<at::Tensor>& nested_absmax,
-               const std::optional<at::Tensor>& nested_map, double offset, at::IntArrayRef shape,
-               at::IntArrayRef blocks, c10::string_view type) {
-  TORCH_CHECK_VALUE(shape.size() == 2 && blocks.size() == 2,
-                    "dequantize_4bit: expected the shape [out, in], and two sizes of blocks");
-  return {.packed = packed,
-          .absmax = absmax,
-          .nested_absmax = nested_absmax.value_or(at::Tensor()),
-          .nested_map = nested_map.value_or(at::Tensor()),
-          .offset = offset,
-          .rows = shape[0],
-          .columns = shape[1],
-          .block = blocks[0],
-          .nested_block = blocks[1],
-          .is_fp4 = IsFp4(type)};
-}
-
 at::Tensor DequantizeOf(const at::Tensor& packed, const at::Tensor& absmax,
                         const std::optional<at::Tensor>& nested_absmax,
                         const std::optional<at::Tensor>& nested_map, double offset,
                         at::IntArrayRef shape, at::IntArrayRef blocks, c10::string_view type,
                         at::ScalarType dtype) {
-  return Dequantize(Matrix(packed, absmax, nested_absmax, nested_map, offset, shape, blocks, type),
-                    dtype);
+  return Dequantize(
+      MakeFourBit(packed, absmax, nested_absmax, nested_map, offset, shape, blocks, type), dtype);
 }
 
 at::Tensor LinearOf(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& absmax,
@@ -117,7 +103,7 @@ at::Tensor LinearOf(const at::Tensor& x, const at::Tensor& packed, const at::Ten
                     at::IntArrayRef shape, at::IntArrayRef blocks, c10::string_view type,
                     const std::optional<at::Tensor>& bias) {
   return FourBitLinear(
-      x, Matrix(packed, absmax, nested_absmax, nested_map, offset, shape, blocks, type), bias);
+      x, MakeFourBit(packed, absmax, nested_absmax, nested_map, offset, shape, blocks, type), bias);
 }
 
 TORCH_LIBRARY_FRAGMENT(lockstep, library) {
@@ -133,6 +119,36 @@ TORCH_LIBRARY_FRAGMENT(lockstep, library) {
 }
 
 }  // namespace
+
+FourBit MakeFourBit(const at::Tensor& packed, const at::Tensor& absmax,
+                    const std::optional<at::Tensor>& nested_absmax,
+                    const std::optional<at::Tensor>& nested_map, double offset,
+                    at::IntArrayRef shape, at::IntArrayRef blocks, c10::string_view type) {
+  TORCH_CHECK_VALUE(shape.size() == 2 && blocks.size() == 2,
+                    "dequantize_4bit: expected the shape [out, in], and two sizes of blocks");
+  return {.packed = packed,
+          .absmax = absmax,
+          .nested_absmax = nested_absmax.value_or(at::Tensor()),
+          .nested_map = nested_map.value_or(at::Tensor()),
+          .offset = offset,
+          .rows = shape[0],
+          .columns = shape[1],
+          .block = blocks[0],
+          .nested_block = blocks[1],
+          .is_fp4 = IsFp4(type)};
+}
+
+at::Tensor FourBitProduct(const at::Tensor& x, const FourBit& weight,
+                          const std::optional<at::Tensor>& bias) {
+  const at::Tensor whole = Dequantize(weight, x.scalar_type());
+  if (!IsForOneDnn(x, whole)) return at::linear(x, whole, bias);
+  const at::Tensor y = ProductOfRows(x, whole);
+  return bias.has_value() && bias->defined() ? y.add_(*bias) : y;
+}
+
+at::Tensor FourBitInputGradient(const at::Tensor& dy, const FourBit& weight) {
+  return ProductOfRows(dy, Dequantize(weight, dy.scalar_type()).t());
+}
 
 at::Tensor FourBitLinear(const at::Tensor& given, const FourBit& weight,
                          const std::optional<at::Tensor>& bias) {
@@ -151,7 +167,10 @@ at::Tensor FourBitLinear(const at::Tensor& given, const FourBit& weight,
     const at::AutoDispatchBelowADInplaceOrView below;
     const std::optional<at::Tensor> added =
         adds_bias ? std::optional(bias->to(x.scalar_type())) : std::nullopt;
-    return at::linear(x, Dequantize(weight, x.scalar_type()), added);
+    at::DimVector shape(x.sizes());
+    shape.back() = weight.rows;
+    // Not a view: autograd would refuse to write to a view that was made without gradients.
+    return UnsafeView(FourBitProduct(x.reshape({-1, weight.columns}), weight, added), shape);
   }();
   if (node != nullptr) torch::autograd::set_history(y, node);
   return has_bias && !adds_bias ? y + bias->to(y.scalar_type()) : y;

@@ -14,7 +14,9 @@
 #include "base/torch/operators.h"
 #include "base/torch/versions/node.h"
 #include "c10/util/Exception.h"
+#include "c10/util/string_view.h"
 #include "kernels/aten/private_operators.h"
+#include "kernels/four_bit/four_bit.h"
 #include "kernels/kernels.h"
 #include "kernels/lora/lora.h"
 #include "kernels/lora/products.h"
@@ -38,16 +40,31 @@ at::Tensor AddProduct(const at::Tensor& y, const at::Tensor& low, const at::Tens
   return y.to(low.scalar_type()).addmm_(low, b).to(y.scalar_type());
 }
 
+// The weight of the layer: whole, or in 4 bits.
+struct Weight {
+  at::Tensor tensor;            // the numbers, or the bytes
+  std::optional<FourBit> form;  // of a weight in 4 bits, without its bytes
+  at::ScalarType dtype;         // in which the layer multiplies
+
+  FourBit InFourBits(const at::Tensor& bytes) const {
+    FourBit weight = *form;
+    weight.packed = bytes;
+    return weight;
+  }
+};
+
 class LoraLinearBackward final : public base::SavingNode<5> {
  public:
   // `low`: scale x a^T. Backward reads x for the gradient of a, and the weight for
   // the gradient of x.
-  LoraLinearBackward(const at::Tensor& x, const at::Tensor& weight, const Bias& bias,
+  LoraLinearBackward(const at::Tensor& x, const Weight& weight, const Bias& bias,
                      const at::Tensor& a, const at::Tensor& b, double scale, const at::Tensor& low)
-      : SavingNode(
-            torch::autograd::collect_next_edges(x, weight, bias, a, b),
-            a.requires_grad() || b.requires_grad() || weight.requires_grad() ? x : at::Tensor(),
-            x.requires_grad() ? weight : at::Tensor(), a, b, low),
+      : SavingNode(torch::autograd::collect_next_edges(x, weight.tensor, bias, a, b),
+                   a.requires_grad() || b.requires_grad() || weight.tensor.requires_grad()
+                       ? x
+                       : at::Tensor(),
+                   x.requires_grad() ? weight.tensor : at::Tensor(), a, b, low),
+        weight_({.tensor = {}, .form = weight.form, .dtype = weight.dtype}),
         sizes_(x.sizes()),
         scale_(scale) {}
 
@@ -66,11 +83,16 @@ class LoraLinearBackward final : public base::SavingNode<5> {
   variable_list OfAten(const at::Tensor& dy, int64_t rows) {
     const at::Tensor a = saved_[2].unpack(), b = saved_[3].unpack();
     const at::Tensor wide = dy.to(a.scalar_type());
-    const at::Tensor x = Unpack(0, rows), weight = saved_[1].unpack();
+    const at::Tensor x = Unpack(0, rows);
     const at::Tensor dlow = at::mm(wide, b) * scale_;
     variable_list results(5);
-    if (task_should_compute_output(0))
-      results[0] = (at::mm(dy, weight) + at::mm(dlow, a)).to(dy.scalar_type()).view(sizes_);
+    if (task_should_compute_output(0)) {
+      const at::Tensor saved = saved_[1].unpack();
+      const at::Tensor weight =
+          weight_.form ? Dequantize(weight_.InFourBits(saved), weight_.dtype) : saved;
+      const at::Tensor dx = at::mm(dy.to(weight.scalar_type()), weight).to(dy.scalar_type());
+      results[0] = (dx + at::mm(dlow, a)).to(dy.scalar_type()).view(sizes_);
+    }
     if (task_should_compute_output(1)) results[1] = at::mm(dy.t(), x);
     if (task_should_compute_output(2)) results[2] = dy.sum(0);
     if (task_should_compute_output(3)) results[3] = at::mm(dlow.t(), x.to(a.scalar_type()));
@@ -87,8 +109,7 @@ class LoraLinearBackward final : public base::SavingNode<5> {
     if (task_should_compute_output(0) || task_should_compute_output(3))
       dlow = ProductOfRows(wide, b.t()).mul_(scale_);
     if (task_should_compute_output(0)) {
-      const at::Tensor dx = ProductOfRows(dy, saved_[1].unpack().t());
-      results[0] = AddProduct(dx, dlow, a).view(sizes_);
+      results[0] = AddProduct(InputGradient(dy), dlow, a).view(sizes_);
     }
     if (task_should_compute_output(1)) results[1] = at::mm(dy.t(), Unpack(0, rows));
     if (task_should_compute_output(2)) results[2] = dy.sum(0);
@@ -104,12 +125,21 @@ class LoraLinearBackward final : public base::SavingNode<5> {
     return results;
   }
 
+  // Returns the gradient that x gets from the layer itself.
+  at::Tensor InputGradient(const at::Tensor& dy) {
+    const at::Tensor saved = saved_[1].unpack();
+    if (!weight_.form) return ProductOfRows(dy, saved.t());
+    return FourBitInputGradient(dy.to(weight_.dtype), weight_.InFourBits(saved))
+        .to(dy.scalar_type());
+  }
+
   // Returns a saved input of forward as a matrix, or an undefined one.
   at::Tensor Unpack(size_t index, int64_t rows) {
     const at::Tensor x = saved_[index].unpack();
     return x.defined() ? x.reshape({rows, sizes_.back()}) : x;
   }
 
+  const Weight weight_;        // without its tensor
   const at::DimVector sizes_;  // of x
   const double scale_;
 };
@@ -119,65 +149,58 @@ bool IsDense(const at::Tensor& x) {
          !torch::autograd::isFwGradDefined(x);
 }
 
-// Returns whether the operator takes these as a whole.
-bool IsForOneNode(const at::Tensor& x, const at::Tensor& weight, const Bias& bias,
-                  const at::Tensor& a, const at::Tensor& b) {
+// Returns whether the operator takes these, and the weight, as a whole.
+bool IsForOneNode(const at::Tensor& x, const Weight& weight, const Bias& bias, const at::Tensor& a,
+                  const at::Tensor& b) {
   const at::ScalarType dtype = x.scalar_type(), adapter = a.scalar_type();
-  return at::isFloatingType(dtype) && weight.scalar_type() == dtype && b.scalar_type() == adapter &&
+  return at::isFloatingType(dtype) &&
+         (weight.form.has_value() || weight.tensor.scalar_type() == dtype) &&
+         b.scalar_type() == adapter &&
          (adapter == dtype || (adapter == at::kFloat && at::isReducedFloatingType(dtype))) &&
          (!Has(bias) || (bias->scalar_type() == dtype && IsDense(*bias))) && x.dim() >= 2 &&
-         x.numel() > 1 && IsDense(x) && IsDense(weight) && IsDense(a) && IsDense(b) &&
+         x.numel() > 1 && IsDense(x) && IsDense(weight.tensor) && IsDense(a) && IsDense(b) &&
+         x.device() == weight.tensor.device() &&
          !at::autocast::is_autocast_enabled(x.device().type());
 }
 
-at::Tensor Plain(const at::Tensor& x, const at::Tensor& weight, const Bias& bias,
-                 const at::Tensor& a, const at::Tensor& b, double scale) {
-  const at::Tensor y = Linear(x, weight, bias);
+// Adds an adapter to the layer's own result.
+at::Tensor Plain(const at::Tensor& y, const at::Tensor& x, const at::Tensor& a, const at::Tensor& b,
+                 double scale) {
   const at::Tensor update = Linear(Linear(x.to(a.scalar_type()), a), b) * scale;
   return (y + update).to(y.scalar_type());
 }
 
-void Check(const at::Tensor& x, const at::Tensor& weight, const Bias& bias, const at::Tensor& a,
+// `weight`: the sizes of the whole weight.
+void Check(const at::Tensor& x, at::IntArrayRef weight, const Bias& bias, const at::Tensor& a,
            const at::Tensor& b) {
-  TORCH_CHECK_VALUE(x.dim() >= 1 && weight.dim() == 2 && x.size(-1) == weight.size(1),
+  TORCH_CHECK_VALUE(x.dim() >= 1 && weight.size() == 2 && x.size(-1) == weight[1],
                     "lora_linear: x must be [..., in] and weight [out, in], got ", x.sizes(),
-                    " and ", weight.sizes());
-  TORCH_CHECK_VALUE(!Has(bias) || (bias->dim() == 1 && bias->size(0) == weight.size(0)),
-                    "lora_linear: bias must be [", weight.size(0), "], got ",
+                    " and ", weight);
+  TORCH_CHECK_VALUE(!Has(bias) || (bias->dim() == 1 && bias->size(0) == weight[0]),
+                    "lora_linear: bias must be [", weight[0], "], got ",
                     Has(bias) ? bias->sizes() : at::IntArrayRef());
-  TORCH_CHECK_VALUE(a.dim() == 2 && b.dim() == 2 && a.size(1) == weight.size(1) &&
-                        b.size(0) == weight.size(0) && a.size(0) == b.size(1),
-                    "lora_linear: a must be [r, ", weight.size(1), "] and b [", weight.size(0),
-                    ", r], got ", a.sizes(), " and ", b.sizes());
+  TORCH_CHECK_VALUE(a.dim() == 2 && b.dim() == 2 && a.size(1) == weight[1] &&
+                        b.size(0) == weight[0] && a.size(0) == b.size(1),
+                    "lora_linear: a must be [r, ", weight[1], "] and b [", weight[0], ", r], got ",
+                    a.sizes(), " and ", b.sizes());
 }
 
 // Returns the layer's own result, [rows, out], with the bits that it has without an adapter: Linear
 // calls other kernels where nothing is recorded for backward. The caller may write to it.
-at::Tensor Base(const at::Tensor& x, const at::Tensor& weight, const Bias& bias, bool records) {
-  return records ? at::linear(x, weight, bias) : Linear(x, weight, bias);
+at::Tensor Base(const at::Tensor& x, const Weight& weight, const Bias& bias, bool records) {
+  if (weight.form) {
+    const Bias added = Has(bias) ? Bias(bias->to(weight.dtype)) : std::nullopt;
+    return FourBitProduct(x.to(weight.dtype), weight.InFourBits(weight.tensor), added)
+        .to(x.scalar_type());
+  }
+  return records ? at::linear(x, weight.tensor, bias) : Linear(x, weight.tensor, bias);
 }
 
-at::Tensor OfDispatcher(const at::Tensor& x, const at::Tensor& weight, const Bias& bias,
-                        const at::Tensor& a, const at::Tensor& b, double scale) {
-  return LoraLinear(x, weight, bias, a, b, scale);
-}
-
-TORCH_LIBRARY_FRAGMENT(lockstep, library) {
-  library.def(
-      "lora_linear(Tensor x, Tensor weight, Tensor? bias, Tensor a, Tensor b, float scale) -> "
-      "Tensor",
-      OfDispatcher);
-}
-
-}  // namespace
-
-at::Tensor LoraLinear(const at::Tensor& x, const at::Tensor& weight, const Bias& bias,
-                      const at::Tensor& a, const at::Tensor& b, double scale) {
-  Check(x, weight, bias, a, b);
-  if (!IsForOneNode(x, weight, bias, a, b)) return Plain(x, weight, bias, a, b, scale);
+at::Tensor OneNode(const at::Tensor& x, const Weight& weight, int64_t out, const Bias& bias,
+                   const at::Tensor& a, const at::Tensor& b, double scale) {
   at::DimVector shape(x.sizes());
-  shape.back() = weight.size(0);
-  const bool base_records = torch::autograd::compute_requires_grad(x, weight, bias);
+  shape.back() = out;
+  const bool base_records = torch::autograd::compute_requires_grad(x, weight.tensor, bias);
   at::Tensor low, y;
   {
     // Selections of checkpoint see calls that pass the key below autograd, so it stays.
@@ -188,11 +211,63 @@ at::Tensor LoraLinear(const at::Tensor& x, const at::Tensor& weight, const Bias&
     // Not a view: autograd would refuse to write to a view that was made without gradients.
     y = UnsafeView(AddProduct(Base(rows, weight, bias, base_records), low, b.t()), shape);
   }
-  if (torch::autograd::compute_requires_grad(x, weight, bias, a, b)) {
+  if (torch::autograd::compute_requires_grad(x, weight.tensor, bias, a, b)) {
     torch::autograd::set_history(
         y, base::MakeNode<LoraLinearBackward>(x, weight, bias, a, b, scale, low));
   }
   return y;
+}
+
+at::Tensor OfDispatcher(const at::Tensor& x, const at::Tensor& weight, const Bias& bias,
+                        const at::Tensor& a, const at::Tensor& b, double scale) {
+  return LoraLinear(x, weight, bias, a, b, scale);
+}
+
+at::Tensor OfDispatcher4Bit(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& absmax,
+                            const std::optional<at::Tensor>& nested_absmax,
+                            const std::optional<at::Tensor>& nested_map, double offset,
+                            at::IntArrayRef shape, at::IntArrayRef blocks, c10::string_view type,
+                            std::optional<at::ScalarType> compute_dtype, const Bias& bias,
+                            const at::Tensor& a, const at::Tensor& b, double scale) {
+  return LoraLinear(
+      x, MakeFourBit(packed, absmax, nested_absmax, nested_map, offset, shape, blocks, type),
+      compute_dtype, bias, a, b, scale);
+}
+
+TORCH_LIBRARY_FRAGMENT(lockstep, library) {
+  library.def(
+      "lora_linear(Tensor x, Tensor weight, Tensor? bias, Tensor a, Tensor b, float scale) -> "
+      "Tensor",
+      OfDispatcher);
+  library.def(
+      "lora_linear_4bit(Tensor x, Tensor packed, Tensor absmax, Tensor? nested_absmax, "
+      "Tensor? nested_map, float offset, int[] shape, int[] blocks, str type, "
+      "ScalarType? compute_dtype, Tensor? bias, Tensor a, Tensor b, float scale) -> Tensor",
+      OfDispatcher4Bit);
+}
+
+}  // namespace
+
+at::Tensor LoraLinear(const at::Tensor& x, const at::Tensor& weight, const Bias& bias,
+                      const at::Tensor& a, const at::Tensor& b, double scale) {
+  Check(x, weight.sizes(), bias, a, b);
+  const Weight whole = {.tensor = weight, .form = std::nullopt, .dtype = weight.scalar_type()};
+  if (!IsForOneNode(x, whole, bias, a, b)) return Plain(Linear(x, weight, bias), x, a, b, scale);
+  return OneNode(x, whole, weight.size(0), bias, a, b, scale);
+}
+
+at::Tensor LoraLinear(const at::Tensor& x, const FourBit& weight,
+                      std::optional<at::ScalarType> compute_dtype, const Bias& bias,
+                      const at::Tensor& a, const at::Tensor& b, double scale) {
+  Check(x, {weight.rows, weight.columns}, bias, a, b);
+  Weight form = {
+      .tensor = weight.packed, .form = weight, .dtype = compute_dtype.value_or(x.scalar_type())};
+  form.form->packed.reset();
+  if (x.scalar_type() == at::kDouble || !IsForOneNode(x, form, bias, a, b)) {
+    const at::Tensor y = FourBitLinear(compute_dtype ? x.to(*compute_dtype) : x, weight, bias);
+    return Plain(compute_dtype ? y.to(x.scalar_type()) : y, x, a, b, scale);
+  }
+  return OneNode(x, form, weight.rows, bias, a, b, scale);
 }
 
 }  // namespace lockstep::kernels

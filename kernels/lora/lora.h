@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "ATen/core/TensorBody.h"
+#include "kernels/four_bit/four_bit.h"
 
 namespace lockstep::kernels {
 
@@ -23,6 +24,14 @@ namespace lockstep::kernels {
 // not fit throw c10::ValueError. Thread-safe. From Lua: torch.ops.lockstep.lora_linear.
 //   x: [..., in]; weight: [out, in]; bias: [out]; a: [r, in]; b: [out, r].
 at::Tensor LoraLinear(const at::Tensor& x, const at::Tensor& weight,
+                      const std::optional<at::Tensor>& bias, const at::Tensor& a,
+                      const at::Tensor& b, double scale);
+
+// The same with a frozen weight in 4 bits. The layer multiplies in `compute_dtype`, by default x's
+// dtype, and has the bits that FourBitLinear gives. Forward and backward each make the whole weight
+// for as long as its product takes. From Lua: torch.ops.lockstep.lora_linear_4bit.
+at::Tensor LoraLinear(const at::Tensor& x, const FourBit& weight,
+                      std::optional<at::ScalarType> compute_dtype,
                       const std::optional<at::Tensor>& bias, const at::Tensor& a,
                       const at::Tensor& b, double scale);
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "ATen/autocast_mode.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/four_bit/four_bit.h"
 #include "kernels/kernels.h"
 #include "kernels/lora/products.h"
 #include "tests/support/message_of.h"
@@ -177,6 +179,129 @@ TEST(LoraLinear, AFreshAdapterChangesNoBit) {
       }
     }
   }
+}
+
+// A matrix in 4 bits, with rows of more than one block, and a last block that is not whole.
+FourBit RandomFourBit(int64_t rows, int64_t columns) {
+  return {.packed = at::randint(256, {rows * columns / 2, 1}, at::kByte),
+          .absmax = at::rand({(rows * columns + 63) / 64}) * 2,
+          .nested_absmax = {},
+          .nested_map = {},
+          .rows = rows,
+          .columns = columns};
+}
+
+TEST(LoraLinear4Bit, IsThatOfTheWholeWeight) {
+  at::manual_seed(6);
+  for (const auto& [dtype, compute, tolerance] : {std::tuple(at::kFloat, at::kFloat, 2e-6),
+                                                  {at::kBFloat16, at::kBFloat16, 4e-3},
+                                                  {at::kHalf, at::kHalf, 5e-4},
+                                                  {at::kFloat, at::kBFloat16, 8e-3},
+                                                  {at::kBFloat16, at::kFloat, 4e-3}}) {
+    for (const std::vector<int64_t>& rows :
+         std::vector<std::vector<int64_t>>{{1}, {16}, {67}, {3, 11}}) {
+      Layer layer = MakeLayer(rows, 72, 57, 4, dtype);
+      const FourBit weight = RandomFourBit(57, 72);
+      layer.weight = Dequantize(weight, compute);
+      for (const at::Tensor& input : {layer.x, layer.bias, layer.a, layer.b})
+        input.requires_grad_(true);
+      const Layer wide = Wide(layer);
+
+      const at::Tensor y =
+          LoraLinear(layer.x, weight, compute, layer.bias, layer.a, layer.b, kScale);
+
+      EXPECT_EQ(y.grad_fn()->name(), "LoraLinearBackward");
+      EXPECT_EQ(y.scalar_type(), dtype);
+      const at::Tensor truth = Formula(wide), dy = Random(y.sizes(), dtype);
+      EXPECT_LE(RelativeError(y, truth), tolerance) << dtype << compute << rows;
+      const std::vector<at::Tensor> inputs = {layer.x, layer.bias, layer.a, layer.b};
+      const std::vector<at::Tensor> actual = Gradients(y, dy, inputs);
+      const std::vector<at::Tensor> expected =
+          Gradients(truth, dy.to(at::kDouble), {wide.x, wide.bias, wide.a, wide.b});
+      for (size_t i = 0; i < actual.size(); ++i) {
+        EXPECT_EQ(actual[i].scalar_type(), inputs[i].scalar_type());
+        EXPECT_LE(RelativeError(actual[i], expected[i]), tolerance)
+            << dtype << compute << rows << i;
+      }
+    }
+  }
+}
+
+TEST(LoraLinear4Bit, GradientsOfGradientsAreThoseOfTheFormula) {
+  const Layer layer = MakeLayer({7}, 6, 5, 2, at::kFloat);
+  const FourBit weight = RandomFourBit(5, 6);
+  for (const at::Tensor& input : {layer.x, layer.a, layer.b}) input.requires_grad_(true);
+  Layer wide = Wide(layer);
+  wide.weight = Dequantize(weight, at::kFloat).to(at::kDouble);
+  const auto second = [](const Layer& l, const at::Tensor& y) {
+    const std::vector<at::Tensor> of = {l.x, l.a, l.b};
+    at::Tensor sum = at::zeros({});
+    for (const at::Tensor& g : Gradients(y.square().sum(), {}, of, /*create_graph=*/true))
+      sum = sum + g.square().sum();
+    return Gradients(sum, {}, of);
+  };
+
+  const std::vector<at::Tensor> actual =
+      second(layer, LoraLinear(layer.x, weight, std::nullopt, {}, layer.a, layer.b, kScale));
+
+  wide.bias.detach_().zero_();
+  const std::vector<at::Tensor> expected = second(wide, Formula(wide));
+  for (size_t i = 0; i < actual.size(); ++i)
+    EXPECT_LE(RelativeError(actual[i], expected[i]), 1e-5) << i;
+}
+
+TEST(LoraLinear4Bit, AFreshAdapterChangesNoBit) {
+  at::manual_seed(8);
+  const FourBit weight = RandomFourBit(56, 72);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const std::vector<int64_t>& rows :
+         std::vector<std::vector<int64_t>>{{1}, {3}, {16}, {67}, {3, 11}}) {
+      Layer layer = MakeLayer(rows, 72, 56, 4, dtype);
+      layer.b.zero_();
+      for (const bool records : {false, true}) {
+        layer.x.requires_grad_(records);
+        layer.a.requires_grad_(records);
+        const at::Tensor plain = FourBitLinear(layer.x, weight, layer.bias).detach();
+        const at::Tensor y =
+            LoraLinear(layer.x, weight, std::nullopt, layer.bias, layer.a, layer.b, kScale);
+        EXPECT_TRUE(y.detach().equal(plain)) << dtype << rows << records;
+      }
+    }
+  }
+}
+
+TEST(LoraLinear4Bit, KeepsTheBytesAndNotTheWholeWeight) {
+  const FourBit weight = RandomFourBit(8, 32);
+  Layer layer = MakeLayer({4}, 32, 8, 2, at::kFloat);
+  layer.x.requires_grad_(true);
+  const auto before = weight.packed.use_count();
+
+  at::Tensor y = LoraLinear(layer.x, weight, std::nullopt, {}, layer.a, layer.b, kScale);
+
+  EXPECT_GT(weight.packed.use_count(), before);
+  y.sum().backward();
+  EXPECT_EQ(weight.packed.use_count(), before);
+}
+
+TEST(LoraLinear4Bit, AutocastIsThatOfTheLayer) {
+  const FourBit weight = RandomFourBit(10, 12);
+  const Layer layer = MakeLayer({9}, 12, 10, 3, at::kFloat);
+  const at::Tensor y = LoraLinear(layer.x, weight, {}, {}, layer.a, layer.b, kScale);
+
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const at::Tensor low = LoraLinear(layer.x, weight, {}, {}, layer.a, layer.b, kScale);
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+
+  EXPECT_EQ(low.scalar_type(), at::kBFloat16);
+  EXPECT_LE(RelativeError(low, y), 2e-2);
+}
+
+TEST(LoraLinear4Bit, BadInputIsAnErrorWithTheShapes) {
+  const FourBit weight = RandomFourBit(10, 12);
+  const Layer layer = MakeLayer({9}, 14, 10, 3, at::kFloat);
+
+  EXPECT_THAT(MessageOf([&] { LoraLinear(layer.x, weight, {}, {}, layer.a, layer.b, kScale); }),
+              HasSubstr("x must be [..., in] and weight [out, in], got [9, 14] and [10, 12]"));
 }
 
 TEST(ProductOfRows, AgreesWithFloat64ForBothLayoutsOfTheWeight) {

@@ -1,4 +1,5 @@
-"""Makes qwen3_nf4/, a tiny Qwen3 that bitsandbytes has in 4 bits, and what PEFT learns on it; and four_bit/, matrices.
+"""Makes qwen3_nf4/, qwen3_qlora/ and qwen3_int8/, a tiny Qwen3 that bitsandbytes has in 4 and 8 bits, and what PEFT learns
+on it; and four_bit/, matrices.
 
     pip install torch==2.11.0 transformers==5.23.0 peft==0.21.2 accelerate==1.15.0 bitsandbytes==0.50.2
     python tests/models/make_four_bit.py
@@ -7,10 +8,19 @@ qwen3_nf4 is what save_pretrained writes after load_in_4bit: NF4 with double qua
 skipped. Its answers.safetensors holds the whole weights that bitsandbytes computes, logits, and a run of QLoRA: the
 adapter before and after STEPS steps of AdamW, and the loss of each.
 
+qwen3_qlora is the model of qwen3/ in NF4 without double quantization, qwen3_int8 the same in LLM.int8. What PEFT learns
+in the cases of CASES is in qwen3_qlora/answers.safetensors: losses and the gradients of the first step; for some also the
+bytes in 4 bits, layer 1 with the first adapter merged, and the last adapter; for LLM.int8 the logits without an adapter,
+where bitsandbytes rounds inputs to 8 bits, too. On CPUs it does not in training. Tensors of several modules are one
+vector, in the order of their names.
+
 four_bit/matrices.safetensors: weights of several shapes and dtypes, and their forms in NF4 and FP4 with and without
 double quantization. The magnitudes are rounded to 8 bits by bitsandbytes' default operator, as its kernels for GPUs do.
-Its kernel for CPUs looks up a table instead, which is off by one in some places. four_bit/adamw8bit.safetensors is a run
-of its AdamW8bit with the same operator.
+Its kernel for CPUs looks up a table instead, which is off by one in some places. Whole weights are those of its default
+operator, too: its kernel for CPUs with AVX-512 takes magnitudes of other blocks where the length of rows is a multiple of
+16 and not of 64.
+
+four_bit/adamw8bit.safetensors is a run of its AdamW8bit with the same operators.
 """
 
 import json
@@ -23,6 +33,7 @@ import peft
 import safetensors.torch
 import torch
 import transformers
+from bitsandbytes.backends.default.ops import _dequantize_4bit_compute
 from bitsandbytes.backends.utils import CODE
 
 HERE = pathlib.Path(__file__).parent
@@ -32,6 +43,18 @@ CONFIG = {
     "num_key_value_heads": 2, "head_dim": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 40960,
     "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "tie_word_embeddings": True,
 }
+# `dtype`: of the model; `compute`: in which layers in 4 bits multiply. Without a choice of `compute` transformers takes
+# float32. "prepared" is a bfloat16 model after prepare_model_for_kbit_training, which makes all but these layers float32.
+CASES = {
+    "single": {"double": False, "dtype": torch.float32, "compute": torch.float32},
+    "double": {"double": True, "dtype": torch.float32, "compute": torch.float32},
+    "bfloat16": {"double": True, "dtype": torch.bfloat16, "compute": torch.bfloat16},
+    "wide": {"double": True, "dtype": torch.bfloat16, "compute": None},
+    "prepared": {"double": True, "dtype": torch.bfloat16, "compute": torch.bfloat16},
+    "int8": {"dtype": torch.float32},
+    "int8_bfloat16": {"dtype": torch.bfloat16},
+}
+FOLDERS = {"single": "qwen3_qlora", "int8": "qwen3_int8"}
 
 
 def nearest(x, code, blocksize):
@@ -41,6 +64,15 @@ def nearest(x, code, blocksize):
     scaled = (flat * (1.0 / absmax.clamp(min=1e-38)).view(-1, 1)).clamp(-1, 1)
     codes = torch.bucketize(scaled, (code[:-1] + code[1:]) / 2).to(torch.uint8)
     return codes.view(-1)[: x.numel()].view(x.shape), absmax
+
+
+# The kernels' values of fp4. Those of the default operator are decimal numbers near them.
+VALUES = {"nf4": CODE["nf4"], "fp4": torch.tensor([0, 0.0625, 8, 12, 4, 6, 2, 3, -0.0, -0.0625, -8, -12, -4, -6, -2, -3]) / 12}
+
+
+def dequantize(packed, absmax, blocksize, quant_type, shape, dtype):
+    """The default operator, as it is without torch.compile."""
+    return _dequantize_4bit_compute.__wrapped__(packed.reshape(-1), absmax, VALUES[quant_type], blocksize, shape, dtype)
 
 
 def quantize(weight, kind, double):
@@ -79,8 +111,6 @@ def write_matrices(folder):
 
 def write_adamw8bit(folder):
     """A parameter of whole blocks, one with a last block that is not whole, and one too small for 8 bits."""
-    default = torch.library.Library("bitsandbytes", "IMPL")
-    default.impl("quantize_blockwise", nearest, "CPU", allow_override=True)
     torch.manual_seed(4)
     parameters = [torch.nn.Parameter(torch.randn(n)) for n in (4096, 4099, 300)]
     tensors = {f"before.{i}": p.detach().clone() for i, p in enumerate(parameters)}
@@ -142,11 +172,78 @@ def write_model(folder):
     print(losses)
 
 
+def flat(tensors):
+    """One vector of tensors by name, in the order of the names."""
+    return torch.cat([tensors[name].detach().reshape(-1) for name in sorted(tensors)])
+
+
+def learn(case, tensors):
+    """Quantizes the model of qwen3/ and trains an adapter on it. Adds what comes out to `tensors`."""
+    dtype, is_int8 = CASES[case]["dtype"], case.startswith("int8")
+    how = transformers.BitsAndBytesConfig(load_in_8bit=True) if is_int8 else transformers.BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=CASES[case]["double"],
+        bnb_4bit_compute_dtype=CASES[case]["compute"])
+    model = transformers.AutoModelForCausalLM.from_pretrained(HERE / "qwen3", quantization_config=how, dtype=dtype)
+    if case in ("single", "int8"):
+        folder = HERE / FOLDERS[case]
+        model.save_pretrained(folder)
+        (folder / "generation_config.json").unlink(missing_ok=True)
+    states = {name: module.weight.quant_state for name, module in model.named_modules()
+              if isinstance(module, bitsandbytes.nn.Linear4bit)}
+    if case in ("double", "bfloat16"):
+        tensors["absmax." + case] = flat({name: state.absmax for name, state in states.items()})
+        tensors["nested_absmax." + case] = flat({name: state.state2.absmax for name, state in states.items()})
+        tensors["packed." + case] = flat({name: model.get_submodule(name).weight for name in states})
+    if case == "prepared":
+        model = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+
+    ids = tensors["input_ids"][None]
+    if case == "int8":
+        with torch.no_grad():
+            tensors["logits.int8"] = model(ids).logits[0]
+    model = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear")).train()
+    adapter = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for name in sorted(adapter):
+            adapter[name].normal_(std=0.1)
+    tensors["before"] = flat(adapter)
+    if case in ("single", "bfloat16"):  # PEFT's merge adds these two, and rounds the sum to 4 bits again
+        tensors["merged." + case] = flat({
+            name: (bnb.dequantize_4bit(m.weight, m.weight.quant_state) + m.get_delta_weight("default"))
+            for name, m in model.named_modules() if name.startswith("base_model.model.model.layers.1.")
+            and isinstance(m, peft.tuners.lora.bnb.Linear4bit)}).to(dtype)
+    losses, optimizer = [], torch.optim.AdamW(adapter.values(), lr=1e-2, weight_decay=0.01)
+    for step in range(STEPS):
+        loss = model(input_ids=ids, labels=ids).loss
+        losses.append(loss.item())
+        loss.backward()
+        if step == 0:
+            tensors["grad." + case] = flat({name: p.grad for name, p in adapter.items()}).to(dtype)
+        optimizer.step()
+        optimizer.zero_grad()
+    tensors["losses." + case] = torch.tensor(losses, dtype=torch.float64)
+    print(case, losses)
+    if case == "single":
+        tensors["after.single"] = flat(adapter)
+
+
+def write_qlora(folder):
+    tensors = {"input_ids": torch.arange(24).square().mul(7).remainder(61)}
+    for case in CASES:
+        learn(case, tensors)
+    safetensors.torch.save_file(tensors, folder / "answers.safetensors")
+
+
 def main():
     torch.set_num_threads(1)
-    for name in ("qwen3_nf4", "four_bit"):
+    default = torch.library.Library("bitsandbytes", "IMPL")
+    default.impl("quantize_blockwise", nearest, "CPU", allow_override=True)
+    default.impl("dequantize_4bit", dequantize, "CPU", allow_override=True)
+    for name in ("qwen3_nf4", "four_bit", *FOLDERS.values()):
         (HERE / name).mkdir(exist_ok=True)
     write_model(HERE / "qwen3_nf4")
+    write_qlora(HERE / FOLDERS["single"])
     write_matrices(HERE / "four_bit")
     write_adamw8bit(HERE / "four_bit")
 

@@ -273,8 +273,13 @@ local function forward_of(class)
     if adapter.is_disabled then return class.forward(self, x) end
     local a, b = self.lora_A.weight, self.lora_B.weight
     local drops = adapter.dropout > 0 and self.training
-    if class.forward == nn.Linear.forward and not drops and not adapter.dora then
+    local is_plain = not drops and not adapter.dora
+    if class.forward == nn.Linear.forward and is_plain then
       return fused.lora_linear(x, self.weight, self.bias, a, b, adapter.scale)
+    end
+    if class.forward == four_bit.Linear4bit.forward and is_plain then
+      local y = fused.lora_linear_4bit(x, self, a, b, adapter.scale)
+      if y then return y end
     end
     local result = class.forward(self, x)
     local dtype = result.dtype

@@ -46,6 +46,7 @@ local BITS = { fp4 = { 11, 10, 13, 12, 15, 14, 9, 0, 8, 1, 6, 7, 4, 5, 2, 3 } }
 ---@field format {shape: integer[], blocks: integer[], offset: number, type: string, dtype: torch.dtype,
 --- compute_dtype: torch.dtype?}
 local Linear4bit = nn.Linear:subclass "Linear4bit"
+M.Linear4bit = Linear4bit
 
 --- y = x W^T + b, in x's dtype. Private to the library.
 ---@param x torch.Tensor [..., in]

@@ -79,6 +79,20 @@ function M.lora_linear(x, weight, bias, a, b, scale)
   return (y + update):to(y.dtype)
 end
 
+--- Returns the same of a layer in 4 bits, or nil where kernels are off. Private to lockstep.lora.
+---@param x torch.Tensor [..., in]
+---@param layer nn.Linear4bit
+---@param a torch.Tensor [r, in]
+---@param b torch.Tensor [out, r]
+---@param scale number
+---@return torch.Tensor? # [..., out]
+function M.lora_linear_4bit(x, layer, a, b, scale)
+  if not fused then return nil end
+  local f = layer.format
+  return kernels.lora_linear_4bit(x, layer.weight, layer.weight_absmax, layer.weight_nested_absmax,
+    layer.weight_nested_map, f.offset, f.shape, f.blocks, f.type, f.compute_dtype, layer.bias, a, b, scale)
+end
+
 --- The forward function of nn.RMSNorm.
 ---@param x torch.Tensor [..., size]
 ---@param weight torch.Tensor [size]
