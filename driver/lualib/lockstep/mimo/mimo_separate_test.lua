@@ -208,8 +208,8 @@ test("MistakesAreErrors", function()
   net = models.load "tests/models/qwen3_vl"
   t.raises(("vision_ranks must be a whole number from 1 to %d: of %d ranks, at least one runs the tower and one the "
     .. "language model; got %d"):format(WORLD - 1, WORLD, WORLD), mimo.separate, net, { vision_ranks = WORLD })
-  t.raises('parallel must be "data_parallel", "fully_shard" or a table of tp, cp, pp, chunks, sequence and fully_shard, not "tp"',
-    mimo.separate, net, { vision_ranks = 1, parallel = "tp" })
+  t.raises('parallel must be "data_parallel", "fully_shard" or a table of tp, cp, pp, chunks, sequence and '
+    .. 'fully_shard, not "tp"', mimo.separate, net, { vision_ranks = 1, parallel = "tp" })
   t.raises("tp 7 x cp 1 x pp 1 does not divide the " .. WORLD - 1 .. " rank", mimo.separate, net,
     { vision_ranks = 1, parallel = { tp = 7 } })
   t.raises('order must be "1f1b", "all_forwards_first" or "sequential", not interleaved', mimo.separate, net,

@@ -46,7 +46,12 @@ end
 --- Proves that the tower's list and those of the pipeline match and end together. A message that a bridge keeps for its
 --- receiver is one that a rank in between has taken and not passed on. So tokens pass through as many such ranks as a
 --- bridge may be calls ahead, and each gradient, for which no rank waits, through one of its own.
-local function prove(plan, list, micro_batches)
+---@param plan pipeline.Schedule
+---@param list mimo.TowerOperation[]
+---@param micro_batches integer
+---@return integer operations
+---@return integer transfers
+function M.prove(plan, list, micro_batches)
   local ranks, stages, ops = #plan.lists, 0, {}
   for _, own in ipairs(plan.lists) do
     for _, op in ipairs(own) do stages = math.max(stages, op.stage or 0) end
@@ -98,7 +103,7 @@ end
 ---@return mimo.TowerOperation[]
 function M.make(plan, micro_batches)
   local list = follow(plan.lists[1], micro_batches)
-  prove(plan, list, micro_batches)
+  M.prove(plan, list, micro_batches)
   return list
 end
 
