@@ -17,17 +17,19 @@ local WORLD, DIR, STEPS = dist.world_size(), fixture.DIR, fixture.STEPS
 
 --- Two of the layers of qwen3_vl stay on the first stage, and its embedding is tied.
 local GRIDS = {
-  [3] = { {}, { order = "all_forwards_first" }, { chunks = 2, layers = 5 }, { folder = "qwen2_5_vl" },
-    { adapter = true }, { freezes = "visual" }, { freezes = "language_model", steps = 3 },
-    { freezes = "layers%.[01]%.|embed|visual" } },
-  [4] = { { pp = 3, layers = 4 }, { vision = 2, fully_shard = true } },
+  [3] = { {}, { order = "all_forwards_first" }, { chunks = 2, text = { num_hidden_layers = 5 } },
+    { folder = "qwen2_5_vl" }, { adapter = true }, { freezes = "visual" }, { freezes = "language_model", steps = 3 },
+    { freezes = "layers%.[01]%.", steps = 3 }, { freezes = "visual|layers%.[01]%.|embed" } },
+  [4] = { { pp = 3, text = { num_hidden_layers = 4 } }, { vision = 2, fully_shard = true } },
   [5] = { { tp = 2 }, { tp = 2, sequence = true, fully_shard = true }, { cp = 2, fully_shard = true }, {},
-    { fully_shard = true, chunks = 2, layers = 5 } },
+    { fully_shard = true, chunks = 2, text = { num_hidden_layers = 5 } },
+    { folder = "qwen3_vl_moe", ep = 2, text = fixture.EXPERTS },
+    { folder = "qwen3_vl_moe", ep = 2, text = fixture.EXPERTS, fully_shard = true } },
 }
 
 local function name_of(given)
   local words = {}
-  for _, key in ipairs { "folder", "vision", "pp", "tp", "cp", "chunks", "order", "freezes" } do
+  for _, key in ipairs { "folder", "vision", "pp", "tp", "cp", "ep", "chunks", "order", "freezes" } do
     if given[key] then words[#words + 1] = key .. " " .. given[key] end
   end
   for _, key in ipairs { "sequence", "fully_shard", "adapter" } do words[#words + 1] = given[key] and key or nil end
@@ -35,8 +37,8 @@ local function name_of(given)
 end
 
 local function parallel_of(given)
-  return { tp = given.tp, cp = given.cp, pp = given.pp or 2, chunks = given.chunks, sequence = given.sequence,
-    fully_shard = given.fully_shard }
+  return { tp = given.tp, cp = given.cp, ep = given.ep, pp = given.pp or 2, chunks = given.chunks,
+    sequence = given.sequence, fully_shard = given.fully_shard }
 end
 
 local function make(given)
@@ -147,7 +149,8 @@ if WORLD == 3 then
       { pp = 2 }, "sequential")
     t.raises('("1f1b" has 1 chunk for each rank, not 2), not 1f1b', separate, { pp = 2, chunks = 2 }, "1f1b")
     t.raises("tp 1 x cp 1 x pp 3 does not divide the 2 ranks", separate, { pp = 3 })
-    t.raises("ep", separate, { pp = 2, ep = 2 })
+    t.raises("ep 2 does not divide the language model's dp 1 x cp 1", separate, { pp = 2, ep = 2 })
+    t.raises("parallel.ep is for a language model with stages, and pp is 1", separate, { ep = 2 })
   end)
 
   -- A mistake inside of a step is an error on all ranks, whose bridge cannot be used again: this comes last.

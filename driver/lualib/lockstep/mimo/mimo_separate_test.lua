@@ -63,7 +63,7 @@ for _, given in ipairs(GRIDS[WORLD] or {}) do
     t.equal(model.ranks, rows)
 
     run_steps(model, optimizer, config, 1, STEPS, curve)
-    models.save(model, DIR .. "/model", { like = "tests/models/qwen3_vl" })
+    models.save(model, DIR .. "/model")
 
     local saved = models.load(DIR .. "/model", { dtype = torch.float64 }):state_dict()
     for key, value in pairs(alone:state_dict()) do t.truthy(difference(saved[key], value) < 1e-10, key) end
@@ -208,7 +208,7 @@ test("MistakesAreErrors", function()
   net = models.load "tests/models/qwen3_vl"
   t.raises(("vision_ranks must be a whole number from 1 to %d: of %d ranks, at least one runs the tower and one the "
     .. "language model; got %d"):format(WORLD - 1, WORLD, WORLD), mimo.separate, net, { vision_ranks = WORLD })
-  t.raises('parallel must be "data_parallel", "fully_shard" or a table of tp, cp, pp, chunks, sequence and '
+  t.raises('parallel must be "data_parallel", "fully_shard" or a table of tp, cp, ep, pp, chunks, sequence and '
     .. 'fully_shard, not "tp"', mimo.separate, net, { vision_ranks = 1, parallel = "tp" })
   t.raises("tp 7 x cp 1 x pp 1 does not divide the " .. WORLD - 1 .. " rank", mimo.separate, net,
     { vision_ranks = 1, parallel = { tp = 7 } })

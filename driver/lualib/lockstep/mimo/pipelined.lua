@@ -74,6 +74,17 @@ local function run_tower(self, step, crosses)
   end
 end
 
+--- Returns what came over the bridge as a tensor without a graph. The backward of this forward gives its gradient back
+--- at its end, on every rank alike: fully_shard would reduce a root whose input has a graph earlier than one of a batch
+--- without pictures, and ranks with several groups would wait for each other.
+local function leaf_of(runner, seen)
+  if not seen.requires_grad then return seen end
+  local leaf = seen:detach():requires_grad_(true)
+  -- The tower waits for a gradient even where no text has its tokens.
+  runner:after(function() seen:backward(leaf.grad or torch.zeros_like(leaf)) end)
+  return leaf
+end
+
 --- Runs the pipeline's lists. Its micro-batches are this row's batches.
 local function run_stages(self, step, crosses)
   local row, own, mine_of = self.topology:dp_info() + 1, {}, {}
@@ -83,11 +94,7 @@ local function run_stages(self, step, crosses)
   end
   local function fn(batch)
     local runner, seen = self.callee:stages_here(), nil
-    if runner:stage().is_first then
-      seen = crosses(nil, mine_of[batch])
-      -- The tower waits for a gradient even where no text has its tokens.
-      if seen.requires_grad then runner:also(torch.sum(seen:narrow(0, 0, 0))) end
-    end
+    if runner:stage().is_first then seen = leaf_of(runner, crosses(nil, mine_of[batch])) end
     return call(self, step, mine_of[batch], seen, function(...) return ... end)
   end
   if step.is_forward_only then return self.callee:measure(own[1], fn) end

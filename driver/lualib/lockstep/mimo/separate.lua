@@ -265,30 +265,35 @@ local function read_options(net, opts)
     .. "%d: of %d ranks, at least one runs the tower and one the language model; got %s", ranks - 1, ranks,
     tostring(o.vision_ranks))
   if type(o.parallel) == "table" then
-    o.sizes = options.read("mimo.separate: parallel", o.parallel, { tp = 1, cp = 1, pp = 1, chunks = 1,
+    o.sizes = options.read("mimo.separate: parallel", o.parallel, { tp = 1, cp = 1, ep = 1, pp = 1, chunks = 1,
       fully_shard = false, sequence = false })
     o.parallel = o.sizes.fully_shard and "fully_shard" or "data_parallel"
   end
   check(o.parallel == "data_parallel" or o.parallel == "fully_shard", 'parallel must be "data_parallel", "fully_shard" '
-    .. "or a table of tp, cp, pp, chunks, sequence and fully_shard, not %s", type(o.parallel) == "string"
+    .. "or a table of tp, cp, ep, pp, chunks, sequence and fully_shard, not %s", type(o.parallel) == "string"
     and '"' .. o.parallel .. '"' or "a " .. type(o.parallel))
   check(nn.is_module(net) and type(net.take_part) == "function" and #(net.parts or {}) > 0,
     "expected a model of pictures of models.load, not %s", nn.is_module(net) and (net.class_name or "another module")
     or "a " .. type(net))
   check(not net.part, 'expected a whole model, not its part "%s"', tostring(net.part))
-  o.sizes = o.sizes or { tp = 1, cp = 1, pp = 1, chunks = 1 }
+  o.sizes = o.sizes or { tp = 1, cp = 1, ep = 1, pp = 1, chunks = 1 }
   local sizes = o.sizes
-  for _, axis in ipairs { "tp", "cp", "pp", "chunks" } do
+  for _, axis in ipairs { "tp", "cp", "ep", "pp", "chunks" } do
     check(plain.is_whole(sizes[axis], 1), "parallel.%s must be a whole number from 1 on, not %s", axis,
       tostring(sizes[axis]))
   end
   check_order(o, sizes)
-  local found = disagreement.gather(("vision_ranks = %d, parallel = %s, tp = %d, cp = %d, pp = %d, chunks = %d, "
-    .. "sequence = %s, order = %s"):format(o.vision_ranks, o.parallel, sizes.tp, sizes.cp, sizes.pp, sizes.chunks,
-    tostring(sizes.sequence), tostring(o.order)))
+  local found = disagreement.gather(("vision_ranks = %d, parallel = %s, tp = %d, cp = %d, ep = %d, pp = %d, "
+    .. "chunks = %d, sequence = %s, order = %s"):format(o.vision_ranks, o.parallel, sizes.tp, sizes.cp, sizes.ep,
+    sizes.pp, sizes.chunks, tostring(sizes.sequence), tostring(o.order)))
   check(not found, "every rank must give the same options, got %s", found)
+  local rows = (ranks - o.vision_ranks) / (sizes.tp * sizes.cp * sizes.pp)
   check((ranks - o.vision_ranks) % (sizes.tp * sizes.cp * sizes.pp) == 0, "tp %d x cp %d x pp %d does not divide the "
     .. "%d ranks of the language model", sizes.tp, sizes.cp, sizes.pp, ranks - o.vision_ranks)
+  check(rows * sizes.cp % sizes.ep == 0, "ep %d does not divide the language model's dp %d x cp %d", sizes.ep, rows,
+    sizes.cp)
+  check(sizes.ep == 1 or sizes.pp > 1, "parallel.ep is for a language model with stages, and pp is 1; give pp = 2, or "
+    .. "train the whole model on a grid without mimo.separate")
   if sizes.pp > 1 then cut.check(net, sizes.pp * sizes.chunks) end -- here, so that ranks of the tower raise it, too
   return o
 end
@@ -296,7 +301,7 @@ end
 --- Puts the language model on a grid of its ranks.
 local function on_grid(net, topology, o)
   local ranks, sizes = topology:modules()[2].ranks, o.sizes
-  local grid = grids.grid({ tp = sizes.tp, cp = sizes.cp, pp = sizes.pp }, dist.group { ranks = ranks })
+  local grid = grids.grid({ tp = sizes.tp, cp = sizes.cp, ep = sizes.ep, pp = sizes.pp }, dist.group { ranks = ranks })
   grid.is_of_module = true
   local has_stages = sizes.pp > 1
   return parallelize(net, grid, { sequence = sizes.tp > 1 and sizes.sequence or nil,
@@ -307,6 +312,7 @@ end
 ---@class mimo.SeparateGrid of the language model; the tower is sharded, too, if `fully_shard`
 ---@field tp integer?
 ---@field cp integer?
+---@field ep integer? with pp
 ---@field pp integer? stages
 ---@field chunks integer? parts of the model on each stage: 1 unless given
 ---@field sequence boolean?
@@ -336,8 +342,8 @@ end
 --- whole model.
 ---
 --- Call lora.apply before. `parallel`: each part is replicated over its ranks, or sharded with the options
---- `fully_shard`. A table of tp, cp, pp, `chunks` and `sequence` divides the language model over the ranks of a grid,
---- as sharding.parallelize does. `model.ranks` is then the grid's dp. `order`: of mimo.step. With pp it is that of the
+--- `fully_shard`. A table of tp, cp, ep, pp, `chunks` and `sequence` divides the language model over the ranks of a
+--- grid, as sharding.parallelize does. `model.ranks` is then the grid's dp. `order`: of mimo.step. With pp it is that of the
 --- pipeline's micro-batches: the first stage takes the tower's tokens, and the tower computes those of the next
 --- micro-batch meanwhile.
 ---

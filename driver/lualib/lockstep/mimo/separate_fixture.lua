@@ -7,6 +7,7 @@ local lora = require "lockstep.lora"
 local mimo = require "lockstep.mimo"
 local models = require "lockstep.models"
 local optim = require "lockstep.optim"
+local plain = require "lockstep.plain"
 local run = require "lockstep.run"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
@@ -14,6 +15,8 @@ local torch = require "lockstep.torch"
 
 local M = {
   STEPS = 4,
+  -- Of text_config: experts that 2 ranks share out, and a balance loss.
+  EXPERTS = { num_hidden_layers = 3, num_local_experts = 4, output_router_logits = true, router_aux_loss_coef = 0.05 },
   MICRO_BATCHES = 3,
   multiple = 1, -- The number of tokens of a batch is a multiple of it.
   DIR = dist.all_gather_object(run.dir)[1],
@@ -89,14 +92,14 @@ function M.step_of(config, step, rows)
   return micro_batches, count
 end
 
---- Returns a whole model. `adapter`: with one of both parts. `layers`: another number of layers, of random weights.
---- `freezes`: a pattern of the names that are not trained.
+--- Returns a whole model. `adapter`: with one of both parts. `text`: other values of text_config, with random weights.
+--- `freezes`: patterns of the names that are not trained, with | between them.
 local function net_of(folder, o)
   torch.manual_seed(5)
   local path, net = "tests/models/" .. folder
-  if o.layers then
+  if o.text then
     local config = data.json(path .. "/config.json")
-    config.text_config.num_hidden_layers = o.layers
+    config.text_config = plain.copy(config.text_config, o.text)
     net = models.build(config, { dtype = torch.float64 })
   else
     net = models.load(path, { dtype = torch.float64 })
@@ -104,7 +107,9 @@ local function net_of(folder, o)
   torch.manual_seed(5)
   if o.adapter then lora.apply(net, { r = 4, targets = "all-linear" }) end
   for name, p in net:named_parameters() do
-    if o.freezes and name:find(o.freezes) then p:requires_grad_(false) end
+    for pattern in (o.freezes or ""):gmatch "[^|]+" do
+      if name:find(pattern) then p:requires_grad_(false) end
+    end
   end
   return net
 end
@@ -119,7 +124,7 @@ function M.train_alone(folder, rows, o)
     for _, micro_batch in ipairs(micro_batches) do
       for _, batch in ipairs(micro_batch) do
         local loss = net(batch, "loss") / count
-        if loss.requires_grad then loss:backward() end -- not for a text where the tower alone is trained
+        if loss.requires_grad then loss:backward() end -- not without pictures, if the tower alone is trained
         sum = sum + loss:item()
       end
     end

@@ -125,7 +125,7 @@ function Runner:call(batch)
     x:requires_grad_(true)
     if carry then carry:requires_grad_(true) end
   end
-  local entry = { x = x, carry = carry, root = pass.root }
+  local entry = { x = x, carry = carry, after = pass.after }
   if learns and op.stage >= pass.first_trained then pass.held[key(false, op.stage, op.micro_batch)] = entry end
   if stage.is_last then return cut.loss(self.net, self.callee, stage, batch, x, carry) end
   local y, next_carry = cut.run(self.net, self.callee, stage, batch, x, carry)
@@ -139,9 +139,9 @@ end
 ---@return pipeline.Stage
 function Runner:stage() return self.stages[self.pass.now.stage] end
 
---- Adds to what the backward of this forward begins with. Its gradient is 1.
----@param root torch.Tensor of no dimensions, with a graph
-function Runner:also(root) self.pass.root = root end
+--- Calls fn after the backward of this forward, if it has one.
+---@param fn fun()
+function Runner:after(fn) self.pass.after = fn end
 
 --- Calls fn(...). Gradients of fully_shard stay on this rank but for the last micro-batch, the last that each stage
 --- learns from: its backward averages their sum.
@@ -151,7 +151,7 @@ local function without_sync(self, pass, op, fn, ...)
 end
 
 local function forward(self, pass, op)
-  pass.now, pass.has_called, pass.root = op, false, nil
+  pass.now, pass.has_called, pass.after = op, false, nil
   local function finish(...)
     if not pass.has_called then
       fail("the function does not call the model for micro-batch %d; with pp, it calls model(batch, \"loss\") once",
@@ -165,18 +165,14 @@ end
 
 --- The gradient of a stage's results, as one backward.
 local function run_backward(entry, gradient, carry_gradient)
-  if not entry.root and not (entry.next_carry and entry.next_carry.requires_grad) then
-    return entry.y:backward(gradient)
+  if entry.next_carry and entry.next_carry.requires_grad then
+    local sum = (entry.next_carry * carry_gradient):sum()
+    if entry.y.requires_grad then sum = sum + (entry.y * gradient):sum() end
+    sum:backward()
+  elseif entry.y.requires_grad then -- not if the stage is frozen, and what mimo.separate trains is not in this batch
+    entry.y:backward(gradient)
   end
-  local sum = entry.root
-  local function add(y, dy)
-    if not (y and y.requires_grad) then return end
-    local product = (y * dy):sum()
-    sum = sum and sum + product or product
-  end
-  add(entry.next_carry, carry_gradient)
-  add(entry.y, gradient)
-  sum:backward()
+  if entry.after then entry.after() end
 end
 
 local function backward(self, pass, op)
