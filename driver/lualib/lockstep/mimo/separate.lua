@@ -343,9 +343,8 @@ end
 ---
 --- Call lora.apply before. `parallel`: each part is replicated over its ranks, or sharded with the options
 --- `fully_shard`. A table of tp, cp, ep, pp, `chunks` and `sequence` divides the language model over the ranks of a
---- grid, as sharding.parallelize does. `model.ranks` is then the grid's dp. `order`: of mimo.step. With pp it is that of the
---- pipeline's micro-batches: the first stage takes the tower's tokens, and the tower computes those of the next
---- micro-batch meanwhile.
+--- grid, as sharding.parallelize does. `model.ranks` is then the grid's dp. `order`: of mimo.step, or of the pipeline
+--- with pp. The first stage then takes the tower's tokens, and the tower computes those of the next micro-batch.
 ---
 --- Collective: every rank of the run.
 ---@param net models.CausalLM

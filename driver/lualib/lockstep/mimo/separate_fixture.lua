@@ -1,5 +1,4 @@
---- Models of pictures and text whose tower has ranks of its own, for tests beside one rank: batches, the curve of one
---- rank, and what is compared.
+--- Models of pictures and text whose tower has ranks of its own, for tests: batches, models, and the curve of one rank.
 
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
@@ -15,7 +14,7 @@ local torch = require "lockstep.torch"
 
 local M = {
   STEPS = 4,
-  -- Of text_config: experts that 2 ranks share out, and a balance loss.
+  -- Values of text_config: experts that 2 ranks share out, and a balance loss.
   EXPERTS = { num_hidden_layers = 3, num_local_experts = 4, output_router_logits = true, router_aux_loss_coef = 0.05 },
   MICRO_BATCHES = 3,
   multiple = 1, -- The number of tokens of a batch is a multiple of it.
@@ -114,7 +113,8 @@ local function net_of(folder, o)
   return net
 end
 
---- Trains the whole model, on this rank alone, for `steps` or STEPS steps. Returns losses, norms and the weights at the end.
+--- Trains the whole model, on this rank alone, for `steps` or STEPS steps. Returns losses, norms and the weights at
+--- the end.
 function M.train_alone(folder, rows, o)
   local net = net_of(folder, o or {})
   local optimizer, curve = optim.AdamW(net:parameters(), { lr = 1e-2, weight_decay = 0.1 }), {}
