@@ -48,18 +48,22 @@ for vision_ranks = 1, HAS_GRIDS and 0 or WORLD - 1 do
 end
 
 -- The language model in parts over a grid of its own ranks. Batches have a multiple of tp x cp tokens.
-local GRIDS = { [3] = { { tp = 2 }, { tp = 2, sequence = true, fully_shard = true }, { cp = 2, fully_shard = true } },
-  [5] = { { tp = 2, cp = 2, sequence = true, fully_shard = true }, { tp = 2, vision = 3 }, { cp = 2 } } }
+local GRIDS = { [3] = { { tp = 2 }, { tp = 2, sequence = true, fully_shard = true }, { cp = 2, fully_shard = true },
+    { ep = 2, fully_shard = true }, { ep = 2 } },
+  [5] = { { tp = 2, cp = 2, sequence = true, fully_shard = true }, { tp = 2, vision = 3 }, { cp = 2 },
+    { ep = 2 }, { ep = 2, fully_shard = true } } }
 for _, given in ipairs(GRIDS[WORLD] or {}) do
-  local parallel = { tp = given.tp, cp = given.cp, sequence = given.sequence, fully_shard = given.fully_shard }
-  local name = ("tp %d, cp %d, %s%s"):format(given.tp or 1, given.cp or 1, given.sequence and "sequence, " or "",
-    given.fully_shard and "fully_shard" or "replicas")
+  local parallel = { tp = given.tp, cp = given.cp, ep = given.ep, sequence = given.sequence,
+    fully_shard = given.fully_shard }
+  local folder, options = given.ep and "qwen3_vl_moe" or "qwen3_vl", given.ep and { text = fixture.EXPERTS } or {}
+  local name = ("tp %d, cp %d, ep %d, %s%s"):format(given.tp or 1, given.cp or 1, given.ep or 1,
+    given.sequence and "sequence, " or "", given.fully_shard and "fully_shard" or "replicas")
   t.test(("ALanguageModelOnAGridTrainsAsOneRank(%s)"):format(name), function()
     fixture.multiple = 4
     local vision_ranks = given.vision or 1
     local rows = (WORLD - vision_ranks) / ((given.tp or 1) * (given.cp or 1))
-    local curve, alone = train_alone("qwen3_vl", rows)
-    local model, optimizer, config = make("qwen3_vl", vision_ranks, parallel)
+    local curve, alone = train_alone(folder, rows, options)
+    local model, optimizer, config = make(folder, vision_ranks, parallel, options)
     t.equal(model.ranks, rows)
 
     run_steps(model, optimizer, config, 1, STEPS, curve)

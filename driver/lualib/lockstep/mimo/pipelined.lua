@@ -74,9 +74,8 @@ local function run_tower(self, step, crosses)
   end
 end
 
---- Returns what came over the bridge as a tensor without a graph. After the backward of this forward its gradient is
---- given back, on every rank alike. With a graph, fully_shard would reduce the root earlier than in a batch without
---- pictures. Ranks with several groups, as those of ep, would then wait for each other.
+--- Returns what came over the bridge as a tensor without a graph. Its gradient is given back after the backward of this
+--- forward. So the stage's backward is the same on every rank, whether its batch has pictures or not.
 local function leaf_of(runner, seen)
   if not seen.requires_grad then return seen end
   local leaf = seen:detach():requires_grad_(true)

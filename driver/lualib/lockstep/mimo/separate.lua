@@ -292,8 +292,6 @@ local function read_options(net, opts)
     .. "%d ranks of the language model", sizes.tp, sizes.cp, sizes.pp, ranks - o.vision_ranks)
   check(rows * sizes.cp % sizes.ep == 0, "ep %d does not divide the language model's dp %d x cp %d", sizes.ep, rows,
     sizes.cp)
-  check(sizes.ep == 1 or sizes.pp > 1, "parallel.ep is for a language model with stages, and pp is 1; give pp = 2, or "
-    .. "train the whole model on a grid without mimo.separate")
   if sizes.pp > 1 then cut.check(net, sizes.pp * sizes.chunks) end -- here, so that ranks of the tower raise it, too
   return o
 end
@@ -312,7 +310,7 @@ end
 ---@class mimo.SeparateGrid of the language model; the tower is sharded, too, if `fully_shard`
 ---@field tp integer?
 ---@field cp integer?
----@field ep integer? with pp
+---@field ep integer? ranks that share the experts
 ---@field pp integer? stages
 ---@field chunks integer? parts of the model on each stage: 1 unless given
 ---@field sequence boolean?
@@ -365,7 +363,7 @@ local function separate(net, opts)
   collectgarbage() -- the other part
   local group = topology:group(name, "dp")
   local callee, grid = net, nil
-  if name == "language" and sizes.tp * sizes.cp * sizes.pp > 1 then
+  if name == "language" and sizes.tp * sizes.cp * sizes.ep * sizes.pp > 1 then
     callee, grid = on_grid(net, topology, o)
   elseif o.parallel == "fully_shard" and group then
     callee = fully_shard.fully_shard(net, plain.copy(o.fully_shard, { group = group }))
