@@ -49,9 +49,9 @@ end
 
 -- The language model in parts over a grid of its own ranks. Batches have a multiple of tp x cp tokens.
 local GRIDS = { [3] = { { tp = 2 }, { tp = 2, sequence = true, fully_shard = true }, { cp = 2, fully_shard = true },
-    { ep = 2, fully_shard = true }, { ep = 2 } },
+    { ep = 2, fully_shard = true } },
   [5] = { { tp = 2, cp = 2, sequence = true, fully_shard = true }, { tp = 2, vision = 3 }, { cp = 2 },
-    { ep = 2 }, { ep = 2, fully_shard = true } } }
+    { ep = 2 } } }
 for _, given in ipairs(GRIDS[WORLD] or {}) do
   local parallel = { tp = given.tp, cp = given.cp, ep = given.ep, sequence = given.sequence,
     fully_shard = given.fully_shard }
