@@ -86,9 +86,8 @@ if config.label_smoothing ~= 0 then net.label_smoothing = config.label_smoothing
 if config.tiles > 0 then net.tiled_mlp = { tiles = config.tiles } end
 -- A step without pictures leaves the vision tower out, on every rank alike.
 local is_separate, axes = config.vision_ranks > 0, config.parallel
-assert(not is_separate or axes.ep * axes.pp == 1, "--set vision_ranks does not go with parallel.ep or parallel.pp")
 local model = is_separate and mimo.separate(net, { vision_ranks = config.vision_ranks,
-    parallel = { tp = axes.tp, cp = axes.cp, fully_shard = axes.fully_shard } })
+    parallel = { tp = axes.tp, cp = axes.cp, ep = axes.ep, pp = axes.pp, fully_shard = axes.fully_shard } })
   or sharding.parallel(net, axes,
     { data_parallel = axes.pp * axes.ep == 1 and { find_unused = process ~= nil } or nil })
 -- The rows of dp have micro-batches of their own. With a separate tower each rank is given those of all rows.

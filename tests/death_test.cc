@@ -247,6 +247,69 @@ TEST(Death, InEachPhaseOfAPipelineEndsTheRunAndNamesTheRank) {
   }
 }
 
+// A tower on rank 0 feeds the first of two stages, ranks 1 and 2, in 1F1B order.
+TEST(Death, InATowerOrAStageBesideItEndsTheRunAndNamesTheRank) {
+  constexpr char kTrain[] = R"(
+    local mimo, models = require "lockstep.mimo", require "lockstep.models"
+    local optim, sharding = require "lockstep.optim", require "lockstep.sharding"
+    local step, index = 0, 0
+    local function die_if(phase)
+      if rank == VICTIM and step == 2 and phase == "PHASE" then C.kill(C.getpid(), 9) end
+    end
+    local net = models.build { model_type = "qwen3_vl", architectures = { "Qwen3VLForConditionalGeneration" },
+      image_token_id = 15, video_token_id = 16, text_config = { vocab_size = 17, hidden_size = 8, head_dim = 8,
+        intermediate_size = 8, num_hidden_layers = 2, num_attention_heads = 1, num_key_value_heads = 1,
+        rope_parameters = { rope_type = "default", rope_theta = 5000, mrope_section = { 2, 1, 1 } } },
+      vision_config = { depth = 1, hidden_size = 8, intermediate_size = 8, num_heads = 1, patch_size = 2,
+        out_hidden_size = 8, num_position_embeddings = 16, deepstack_visual_indexes = {} } }
+    local function watch(module)
+      module:register_forward_hook(function(_, _, y)
+        local at = index
+        die_if("forward " .. at)
+        y:register_hook(function() die_if("backward " .. at) end)
+      end)
+    end
+    for _, layer in ipairs(net:decoder().layers) do watch(layer) end
+    watch(net.model.visual.merger)
+    local model = mimo.separate(net, { vision_ranks = 1, parallel = { pp = 2 } })
+    local micro_batches = {}
+    for i = 1, 4 do
+      local ids = torch.arange(3 + i)
+      ids[1]:fill_(15)
+      micro_batches[i] = { { input_ids = ids, pixel_values = torch.ones { 4, 24 },
+        image_grid_thw = torch.tensor({ { 1, 2, 2 } }, { dtype = torch.int64 }) } }
+    end
+    while true do
+      step, index = step + 1, 0
+      sharding.accumulate(model, micro_batches, 18, function(b)
+        index = index + 1
+        return model(b, "loss")
+      end)
+      optim.clip_grad_norm(model:parameters(), 1)
+    end
+  )";
+  const struct {
+    const char* phase;
+    int victim;
+  } cases[] = {{"forward 3", 0}, {"backward 2", 0}, {"backward 2", 1}, {"forward 3", 2}};
+  for (const auto& [phase, victim] : cases) {
+    SCOPED_TRACE(absl::StrCat("rank ", victim, " at ", phase));
+    const Folder folder;
+    Child run(RankScript(
+        folder,
+        absl::StrCat(kSayPid, absl::StrReplaceAll(
+                                  kTrain, {{"VICTIM", absl::StrCat(victim)}, {"PHASE", phase}})),
+        {"--nproc", "3"}));
+    const std::vector<pid_t> pids = PidsOf(run, 3);
+    const Ended ended = run.Wait();
+
+    ExpectGone(pids);
+    EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
+    EXPECT_THAT(ended.err, StartsWith(absl::StrCat("lockstep: rank ", victim, " (process ")));
+    ExpectOneComplaint(ended, "was killed by SIGKILL");
+  }
+}
+
 // At any forward or backward of a layer while a group of ranks shares a sample, and another rank
 // holds its own.
 TEST(Death, InASharedSampleEndsTheRunAndNamesTheRank) {

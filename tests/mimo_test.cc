@@ -75,7 +75,8 @@ TEST(MimoDigits, ModulesOnTheirOwnRanksLearnAsOneRankDoes) {
 // --- A model of Hugging Face, by its parts
 // --------------------------------------------------------
 
-// scripts/finetune.lua with `vision_ranks`, or 0: the whole model on each rank.
+// scripts/finetune.lua with `vision_ranks`, or 0: the whole model on each rank. `parallel`: the end
+// of a setting, as ".pp=2" or "=fully_shard".
 Command TuneVl(const std::string& out, const Folder& folder, int nproc, int vision_ranks,
                const std::string& parallel, const std::string& lora_r = "0") {
   std::vector<std::string> arguments = {"--nproc", absl::StrCat(nproc), "--run-dir", out,
@@ -85,7 +86,7 @@ Command TuneVl(const std::string& out, const Folder& folder, int nproc, int visi
         absl::StrCat("steps=", kSteps), std::string("samples_per_step=10"), std::string("lr=0.001"),
         std::string("warmup_steps=0"), std::string("precision=float64"), std::string("held_out=5"),
         std::string("answers=0"), std::string("save_every=1"), absl::StrCat("lora.r=", lora_r),
-        absl::StrCat("vision_ranks=", vision_ranks), "parallel=" + parallel}) {
+        absl::StrCat("vision_ranks=", vision_ranks), "parallel" + parallel}) {
     arguments.insert(arguments.end(), {"--set", setting});
   }
   Command command = Lockstep(folder, arguments);
@@ -143,7 +144,7 @@ assert(count == 0)
 TEST(MimoVl, ATowerOnRanksOfItsOwnTrainsAsTheModelOnOneRankDoes) {
   const Folder folder;
   MakeVl(folder);
-  const Ended one = RunOne(TuneVl("alone", folder, 1, 0, "data_parallel"));
+  const Ended one = RunOne(TuneVl("alone", folder, 1, 0, "=data_parallel"));
   ASSERT_EQ(one.exit_code, 0) << one.err;
   const std::vector<double> alone = CurveOf(folder, "alone");
   ASSERT_THAT(alone, SizeIs(2 * kSteps + 2));
@@ -151,7 +152,8 @@ TEST(MimoVl, ATowerOnRanksOfItsOwnTrainsAsTheModelOnOneRankDoes) {
   const struct {
     int nproc, vision_ranks;
     const char* parallel;
-  } grids[] = {{2, 1, "data_parallel"}, {4, 2, "fully_shard"}, {4, 3, "data_parallel"}};
+  } grids[] = {
+      {2, 1, "=data_parallel"}, {4, 2, "=fully_shard"}, {4, 3, "=data_parallel"}, {3, 1, ".pp=2"}};
   for (const auto& [nproc, vision_ranks, parallel] : grids) {
     const std::string out = absl::StrCat("out", nproc, vision_ranks);
     const Ended ended = RunOne(TuneVl(out, folder, nproc, vision_ranks, parallel));
@@ -167,16 +169,16 @@ TEST(MimoVl, ATowerOnRanksOfItsOwnTrainsAsTheModelOnOneRankDoes) {
 TEST(MimoVl, ARunGoesOnOnAnotherNumberOfRanks) {
   const Folder folder;
   MakeVl(folder);
-  const Ended one = RunOne(TuneVl("alone", folder, 1, 0, "data_parallel"));
+  const Ended one = RunOne(TuneVl("alone", folder, 1, 0, "=data_parallel"));
   ASSERT_EQ(one.exit_code, 0) << one.err;
   const std::vector<double> alone = CurveOf(folder, "alone");
-  const Ended begun = RunOne(TuneVl("out", folder, 4, 2, "fully_shard"));
+  const Ended begun = RunOne(TuneVl("out", folder, 4, 2, "=fully_shard"));
   ASSERT_EQ(begun.exit_code, 0) << begun.err;
 
   const struct {
     int nproc, vision_ranks;
     const char* parallel;
-  } grids[] = {{3, 1, "data_parallel"}, {1, 0, "data_parallel"}, {2, 1, "fully_shard"}};
+  } grids[] = {{3, 1, ".pp=2"}, {1, 0, "=data_parallel"}, {2, 1, "=fully_shard"}};
   for (const auto& [nproc, vision_ranks, parallel] : grids) {
     const std::string last = absl::StrCat(folder.path(), "/out/state/step-0000000", kSteps);
     ASSERT_GT(std::filesystem::remove_all(last), 0U);
@@ -193,10 +195,10 @@ TEST(MimoVl, ARunGoesOnOnAnotherNumberOfRanks) {
 TEST(MimoVl, AnAdapterOfBothPartsIsOneFolder) {
   const Folder folder;
   MakeVl(folder);
-  const Ended one = RunOne(TuneVl("alone", folder, 1, 0, "data_parallel", "4"));
+  const Ended one = RunOne(TuneVl("alone", folder, 1, 0, "=data_parallel", "4"));
   ASSERT_EQ(one.exit_code, 0) << one.err;
 
-  const Ended ended = RunOne(TuneVl("out", folder, 3, 1, "fully_shard", "4"));
+  const Ended ended = RunOne(TuneVl("out", folder, 3, 1, "=fully_shard", "4"));
 
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   ExpectNear(CurveOf(folder, "out"), CurveOf(folder, "alone"), "adapters");

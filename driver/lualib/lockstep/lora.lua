@@ -89,12 +89,17 @@ end
 
 local function has_stages(model) return require("lockstep.sharding.pipeline").is_one(model) end
 
+--- Returns the pipeline that a model is, or that its language model is on this rank.
+local function stages_of(model) return has_stages(model) and model or rawget(model, "pipeline") end
+
 --- Returns the tensors of all adapters on rank 0, where parts of the model are on other ranks. Collective.
 local function gather(model)
-  local tensors = files.tensors_of(model)
-  if not has_stages(model) then return model_parts.gather(tensors, model.holders) end
-  if model.group:ranks()[1] > 0 then return tensors end -- of another dp row, which has the same
-  return model_parts.of_stages(tensors, {}, model.group)
+  local tensors, stages = files.tensors_of(model), stages_of(model)
+  local first = model.holders and model.holders.language or 0
+  if stages and stages.group:ranks()[1] == first then -- other dp rows have the same
+    tensors = model_parts.of_stages(tensors, {}, stages.group)
+  end
+  return model.holders and model_parts.gather(tensors, model.holders) or tensors
 end
 
 --- Raises where a parameter of a module that is saved as a whole has another name, under which it is not saved.
@@ -262,7 +267,7 @@ function M.save(model, dir)
   if not is_divided then check_adapted("lora.save", model) end
   plain.check(not is_divided or model.adapter_config, "lora.save: the model has no adapters; call lora.apply before "
     .. "%s", has_stages(model) and "sharding.parallelize" or "mimo.separate")
-  if has_stages(model) and model.adapter_config.modules_to_save ~= core.null then
+  if (has_stages(model) or is_divided and model.stages) and model.adapter_config.modules_to_save ~= core.null then
     core.raise("lora.save: modules_to_save does not go with stages (pp). models.save writes all weights; for the "
       .. "adapter go on with pp = 1 from the run's state")
   end

@@ -5,6 +5,7 @@
 local core = require "lockstep.core"
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
+local fixture = require "lockstep.mimo.separate_fixture"
 local lora = require "lockstep.lora"
 local mimo = require "lockstep.mimo"
 local models = require "lockstep.models"
@@ -14,134 +15,9 @@ local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
-local WORLD, STEPS, MICRO_BATCHES = dist.world_size(), 4, 3
-local DIR = dist.all_gather_object(run.dir)[1]
-
---- A generator that gives every rank the same numbers.
-local random = 1
-local function draw(n)
-  random = (random * 16807) % 2147483647
-  return math.floor(random / 1000) % n
-end
-
---- Returns the ids of a picture or a video of h x w tokens in t frames, its patches and its grid.
-local function item_of(config, kind, frames)
-  local vision = config.vision_config
-  local merge, h, w = vision.spatial_merge_size, 1 + draw(3), 1 + draw(2)
-  local ids, patches = {}, frames * h * w * merge ^ 2
-  for frame = 1, frames do
-    if kind == "video" and frame > 1 then ids[#ids + 1] = 7 end
-    for _ = 1, h * w do ids[#ids + 1] = config[kind .. "_token_id"] end
-  end
-  local values = 3 * (vision.temporal_patch_size or 2) * vision.patch_size ^ 2
-  return ids, torch.randn({ patches, values }, { dtype = torch.float64 }), { frames, h * merge, w * merge }
-end
-
---- The number of tokens of a batch is a multiple of it.
-local multiple = 1
-
---- A packed batch of one language rank: samples of text, with 0 to 2 pictures each where there are pictures.
-local function batch_of(config, has_pictures)
-  local ids, mask, lengths = {}, {}, {}
-  local pixels, grids = { image = {}, video = {} }, { image = {}, video = {} }
-  local is_qwen3 = config.model_type:find "qwen3_vl" ~= nil
-  for s = 1, 1 + draw(3) do
-    local before = #ids
-    for _ = 1, has_pictures and draw(3) + (s == 1 and 1 or 0) or 0 do
-      local kind = is_qwen3 and draw(4) == 0 and "video" or "image"
-      local item, patches, grid = item_of(config, kind, kind == "video" and 2 or 1)
-      for _, id in ipairs(item) do ids[#ids + 1], mask[#mask + 1] = id, false end
-      ids[#ids + 1], mask[#mask + 1] = 3 + draw(20), true
-      table.insert(pixels[kind], patches)
-      table.insert(grids[kind], grid)
-    end
-    for _ = 1, 2 + draw(6) do ids[#ids + 1], mask[#mask + 1] = 3 + draw(20), draw(3) > 0 end
-    mask[before + 1], lengths[s] = false, #ids - before
-  end
-  while #ids % multiple ~= 0 do
-    ids[#ids + 1], mask[#mask + 1], lengths[#lengths] = 3 + draw(20), true, lengths[#lengths] + 1
-  end
-  mask[#mask] = true
-  local batch = { input_ids = torch.tensor(ids, { dtype = torch.int64 }), loss_mask = torch.tensor(mask),
-    seq_lens = lengths }
-  for kind, keys in pairs { image = { "pixel_values", "image_grid_thw" },
-    video = { "pixel_values_videos", "video_grid_thw" } } do
-    if #pixels[kind] > 0 then
-      batch[keys[1]] = torch.cat(pixels[kind])
-      batch[keys[2]] = torch.tensor(grids[kind], { dtype = torch.int64 })
-    end
-  end
-  return batch
-end
-
---- The micro-batches of a step for so many language ranks, and the count of its tokens. The last step has no pictures.
-local function step_of(config, step, rows)
-  random = 1000 * step + 77
-  torch.manual_seed(step)
-  local micro_batches, count = {}, 0
-  for m = 1, MICRO_BATCHES do
-    micro_batches[m] = {}
-    for row = 1, rows do
-      -- Some rows have no picture while others have some.
-      local batch = batch_of(config, step < STEPS and m ~= 2 and (row + m) % 3 ~= 0)
-      micro_batches[m][row], count = batch, count + batch.loss_mask:sum():item()
-    end
-  end
-  return micro_batches, count
-end
-
---- Trains the whole model, on this rank alone. Returns losses, norms and the weights at the end.
-local function train_alone(folder, rows, adapter)
-  local net = models.load("tests/models/" .. folder, { dtype = torch.float64 })
-  torch.manual_seed(5)
-  if adapter then lora.apply(net, { r = 4, targets = "all-linear" }) end
-  local optimizer, curve = optim.AdamW(net:parameters(), { lr = 1e-2, weight_decay = 0.1 }), {}
-  for step = 1, STEPS do
-    local micro_batches, count = step_of(net.config, step, rows)
-    local sum = 0
-    for _, micro_batch in ipairs(micro_batches) do
-      for _, batch in ipairs(micro_batch) do
-        local loss = net(batch, "loss") / count
-        loss:backward()
-        sum = sum + loss:item()
-      end
-    end
-    local norm = optim.clip_grad_norm(net:parameters(), 0.5):item()
-    optimizer:step()
-    optimizer:zero_grad()
-    curve[step] = { sum, norm }
-  end
-  return curve, net
-end
-
-local function loss_of(model) return function(micro_batch) return model(micro_batch, "loss") end end
-
-local function relative(a, b) return math.abs(a - b) / math.abs(b) end
-
---- The largest difference of two tensors, relative to the largest element.
-local function difference(a, b) return ((a - b):abs():max() / b:abs():max()):item() end
-
-local function run_steps(model, optimizer, config, first, last, curve)
-  for step = first, last do
-    local micro_batches, count = step_of(config, step, model.ranks)
-    local loss = sharding.accumulate(model, micro_batches, count, loss_of(model)):item()
-    local norm = optim.clip_grad_norm(model:parameters(), 0.5):item()
-    optimizer:step()
-    optimizer:zero_grad()
-    t.truthy(relative(loss, curve[step][1]) < 1e-10, ("step %d: loss %.17g, not %.17g"):format(step, loss,
-      curve[step][1]))
-    t.truthy(relative(norm, curve[step][2]) < 1e-10, ("step %d: norm %.17g, not %.17g"):format(step, norm,
-      curve[step][2]))
-  end
-end
-
-local function make(folder, vision_ranks, parallel, adapter)
-  local net = models.load("tests/models/" .. folder, { dtype = torch.float64 })
-  torch.manual_seed(5)
-  if adapter then lora.apply(net, { r = 4, targets = "all-linear" }) end
-  local model = mimo.separate(net, { vision_ranks = vision_ranks, parallel = parallel })
-  return model, optim.AdamW(model:parameters(), { lr = 1e-2, weight_decay = 0.1 }), net.config
-end
+local WORLD, STEPS, DIR = dist.world_size(), fixture.STEPS, fixture.DIR
+local difference, loss_of, make, relative = fixture.difference, fixture.loss_of, fixture.make, fixture.relative
+local run_steps, step_of, train_alone = fixture.run_steps, fixture.step_of, fixture.train_alone
 
 local HAS_GRIDS = WORLD % 2 == 1
 --- The tests that need no grid run on other numbers of ranks.
@@ -172,34 +48,38 @@ for vision_ranks = 1, HAS_GRIDS and 0 or WORLD - 1 do
 end
 
 -- The language model in parts over a grid of its own ranks. Batches have a multiple of tp x cp tokens.
-local GRIDS = { [3] = { { tp = 2 }, { tp = 2, sequence = true, fully_shard = true }, { cp = 2, fully_shard = true } },
-  [5] = { { tp = 2, cp = 2, sequence = true, fully_shard = true }, { tp = 2, vision = 3 }, { cp = 2 } } }
+local GRIDS = { [3] = { { tp = 2 }, { tp = 2, sequence = true, fully_shard = true }, { cp = 2, fully_shard = true },
+    { ep = 2, fully_shard = true } },
+  [5] = { { tp = 2, cp = 2, sequence = true, fully_shard = true }, { tp = 2, vision = 3 }, { cp = 2 },
+    { ep = 2 } } }
 for _, given in ipairs(GRIDS[WORLD] or {}) do
-  local parallel = { tp = given.tp, cp = given.cp, sequence = given.sequence, fully_shard = given.fully_shard }
-  local name = ("tp %d, cp %d, %s%s"):format(given.tp or 1, given.cp or 1, given.sequence and "sequence, " or "",
-    given.fully_shard and "fully_shard" or "replicas")
+  local parallel = { tp = given.tp, cp = given.cp, ep = given.ep, sequence = given.sequence,
+    fully_shard = given.fully_shard }
+  local folder, options = given.ep and "qwen3_vl_moe" or "qwen3_vl", given.ep and { text = fixture.EXPERTS } or {}
+  local name = ("tp %d, cp %d, ep %d, %s%s"):format(given.tp or 1, given.cp or 1, given.ep or 1,
+    given.sequence and "sequence, " or "", given.fully_shard and "fully_shard" or "replicas")
   t.test(("ALanguageModelOnAGridTrainsAsOneRank(%s)"):format(name), function()
-    multiple = 4
+    fixture.multiple = 4
     local vision_ranks = given.vision or 1
     local rows = (WORLD - vision_ranks) / ((given.tp or 1) * (given.cp or 1))
-    local curve, alone = train_alone("qwen3_vl", rows)
-    local model, optimizer, config = make("qwen3_vl", vision_ranks, parallel)
+    local curve, alone = train_alone(folder, rows, options)
+    local model, optimizer, config = make(folder, vision_ranks, parallel, options)
     t.equal(model.ranks, rows)
 
     run_steps(model, optimizer, config, 1, STEPS, curve)
-    models.save(model, DIR .. "/model", { like = "tests/models/qwen3_vl" })
+    models.save(model, DIR .. "/model")
 
     local saved = models.load(DIR .. "/model", { dtype = torch.float64 }):state_dict()
     for key, value in pairs(alone:state_dict()) do t.truthy(difference(saved[key], value) < 1e-10, key) end
     dist.barrier()
-    multiple = 1
+    fixture.multiple = 1
   end)
 end
 
 for _, parallel in ipairs { "data_parallel", "fully_shard" } do
   test(("AnAdapterOfBothPartsTrainsAsOnOneRank(%s)"):format(parallel), function()
-    local curve, alone = train_alone("qwen3_vl", WORLD - 1, true)
-    local model, optimizer, config = make("qwen3_vl", 1, parallel, true)
+    local curve, alone = train_alone("qwen3_vl", WORLD - 1, { adapter = true })
+    local model, optimizer, config = make("qwen3_vl", 1, parallel, { adapter = true })
 
     run_steps(model, optimizer, config, 1, STEPS, curve)
     lora.save(model, DIR .. "/adapter")
@@ -332,9 +212,9 @@ test("MistakesAreErrors", function()
   net = models.load "tests/models/qwen3_vl"
   t.raises(("vision_ranks must be a whole number from 1 to %d: of %d ranks, at least one runs the tower and one the "
     .. "language model; got %d"):format(WORLD - 1, WORLD, WORLD), mimo.separate, net, { vision_ranks = WORLD })
-  t.raises('parallel must be "data_parallel", "fully_shard" or a table of tp, cp, sequence and fully_shard, not "tp"',
-    mimo.separate, net, { vision_ranks = 1, parallel = "tp" })
-  t.raises("tp 7 x cp 1 does not divide the " .. WORLD - 1 .. " rank", mimo.separate, net,
+  t.raises('parallel must be "data_parallel", "fully_shard" or a table of tp, cp, ep, pp, chunks, sequence and '
+    .. 'fully_shard, not "tp"', mimo.separate, net, { vision_ranks = 1, parallel = "tp" })
+  t.raises("tp 7 x cp 1 x pp 1 does not divide the " .. WORLD - 1 .. " rank", mimo.separate, net,
     { vision_ranks = 1, parallel = { tp = 7 } })
   t.raises('order must be "1f1b", "all_forwards_first" or "sequential", not interleaved', mimo.separate, net,
     { vision_ranks = 1, order = "interleaved" })

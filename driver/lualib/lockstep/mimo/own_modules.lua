@@ -3,6 +3,7 @@
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local fully_shard = require "lockstep.sharding.fully_shard"
+local pipeline = require "lockstep.sharding.pipeline"
 local plain = require "lockstep.plain"
 
 local function ranks_of(topology, module, axes)
@@ -11,9 +12,10 @@ local function ranks_of(topology, module, axes)
   return table.concat(ranks, ", ")
 end
 
---- Returns whether sharding.data_parallel or fully_shard has averaged the module's gradients. Raises an error if it did
---- over other ranks.
+--- Returns whether sharding.data_parallel, fully_shard or a pipeline has averaged the module's gradients. Raises an
+--- error if it did over other ranks.
 local function is_averaged(name, topology, part)
+  if pipeline.is_one(part.module) then return true end -- over the ranks of its stage
   local is_sharded = fully_shard.is_one(part.module)
   if not is_sharded and (type(part.module) ~= "table" or rawget(part.module, "replicas") == nil) then return false end
   local over, group = {}, part.module.group

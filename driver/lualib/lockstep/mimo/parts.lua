@@ -9,10 +9,11 @@ local M = {}
 --- of the run, and run:state saves each module once, under names that do not tell on how many ranks it was.
 ---@param module any plain, or of sharding.fully_shard
 ---@param num_ranks integer that hold it, or shards of it
-function M.note(module, num_ranks)
+---@param tied torch.Tensor? of a pipeline, whose first and last stage hold it
+function M.note(module, num_ranks, tied)
   for _, p in ipairs(module:parameters()) do
-    stage_parameters.note(p, { is_copy = false })
-    spread.note_stage(p, nil, num_ranks)
+    if not stage_parameters.of(p) then stage_parameters.note(p, { is_copy = false }) end -- a pipeline has noted its own
+    spread.note_stage(p, nil, rawequal(p, tied) and 2 * num_ranks or num_ranks)
   end
   for _, buffer in module:named_buffers() do stage_parameters.note(buffer, { is_copy = false }) end
 end

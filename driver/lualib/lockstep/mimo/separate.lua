@@ -7,6 +7,7 @@ local across = require "lockstep.sharding.across"
 local agreement = require "lockstep.state.agreement"
 local clipping = require "lockstep.optim.clipping"
 local core = require "lockstep.core"
+local cut = require "lockstep.sharding.pipeline.cut"
 local disagreement = require "lockstep.sharding.disagreement"
 local dist = require "lockstep.distributed"
 local fully_shard = require "lockstep.sharding.fully_shard"
@@ -16,6 +17,8 @@ local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local parallelize = require("lockstep.sharding.parallelize").parallelize
 local parts = require "lockstep.mimo.parts"
+local pipeline = require "lockstep.sharding.pipeline"
+local pipelined = require "lockstep.mimo.pipelined"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 local visual_deal = require "lockstep.mimo.visual_deal"
@@ -30,15 +33,18 @@ local function check(holds, message, ...) if not holds then fail(message, ...) e
 ---@field ranks integer that have micro-batches of their own: the ranks of the language model, or its grid's dp
 ---@field what string
 ---@field is_counted boolean
----@field part integer 1: the tower, 2: the language model
+---@field part integer 1: the tower, 2: the language model, or its first stage; then the other stages
+---@field tied torch.Tensor? this rank's copy of a tied embedding, on the first and on the last stage
 ---@field holders table<string, integer> the first rank of each part
 ---@field adapter_config table? of adapters that the model had before it was divided, for lora.save
 ---@field private grid sharding.Grid? of the language model's ranks
 ---@field private name "vision"|"language" what this rank runs
 ---@field private callee any the part, plain or sharded
 ---@field private order string
+---@field private stages {ranks: integer, chunks: integer}? of a language model with pp
+---@field pipeline sharding.Pipeline? the part, if it has stages
 ---@field private sizes mimo.SeparateGrid? of the grid, if a rank holds some of its row's tokens
----@field private steps table<integer, mimo.Step> by the number of micro-batches
+---@field private steps table<integer|string, any> by the number of micro-batches: mimo.Step, or lists of the tower
 ---@field private pass table? what runs at present
 ---@operator call: any
 local Separate = { what = "a model whose tower has ranks of its own" }
@@ -52,7 +58,7 @@ end
 
 --- Returns this rank's part, or what shards it. Private to the library.
 ---@return any
-function Separate:callable() return self.callee end
+function Separate:callable() return self.pipeline and self.pipeline:callable() or self.callee end
 
 ---@param training boolean? default true
 ---@return mimo.Separate
@@ -164,22 +170,30 @@ local function step_of(self, micro_batches)
   return self.steps[micro_batches]
 end
 
---- Runs fn on all micro-batches. scale: of the losses that are trained on; nil: forward only.
-local function run(self, micro_batches, fn, take, scale)
+--- Runs fn on all micro-batches. count: of the losses that are trained on; nil: forward only. Returns the sum and the
+--- count of one that a pipeline has measured.
+local function run(self, micro_batches, fn, take, count)
   local layout, position, mines = self.module.visual_layout, 0, {}
   for i, micro_batch in ipairs(micro_batches) do
     check_rows(self, micro_batch, i)
     mines[i] = { index = i, micro_batch = micro_batch,
       deal = visual_deal.deal(micro_batch, self.topology:modules()[1].dp, layout.merge) }
   end
-  self.now = { fn = fn, take = take, scale = scale }
+  local function call_of(mine)
+    local needs = self.sizes and visual_needs.of(mine.micro_batch, layout, self.sizes, mine.deal.counts)
+    return { rows_per_sample = mine.deal.rows, needs = needs or nil }
+  end
+  if self.stages then
+    return pipelined.run(self, { mines = mines, fn = fn, take = take, count = count, is_forward_only = not count,
+      call_of = call_of })
+  end
+  self.now = { fn = fn, take = take, scale = count and 1 / count }
   plain.finally(function() self.now, self.pass = nil, nil end, step_of(self, #micro_batches), function()
     position = position + 1
     local mine = mines[position]
     mines[position] = nil
     if not mine then return nil end
-    local needs = self.sizes and visual_needs.of(mine.micro_batch, layout, self.sizes, mine.deal.counts)
-    return mine, { rows_per_sample = mine.deal.rows, needs = needs or nil }
+    return mine, call_of(mine)
   end)
 end
 
@@ -195,10 +209,11 @@ function Separate:learn(micro_batches, count, fn, take)
   for _, p in ipairs(self:parameters()) do
     if p.grad and p.requires_grad then before[p], p.grad = p.grad, nil end
   end
-  run(self, micro_batches, fn, take, 1 / count)
-  local is_first = dist.rank() == self.holders.language
+  run(self, micro_batches, fn, take, count)
+  -- Losses are divided by the count already, and a pipeline has averaged its gradients over the ranks that have tokens.
+  local counts_one = self.stages ~= nil or dist.rank() == self.holders.language
   mimo.reduce_gradients { topology = self.topology, modules = { [self.name] = self.callee }, loss = "sum",
-    tokens = is_first and 1 or 0 } -- losses are divided by the count already
+    tokens = counts_one and 1 or 0 }
   torch.no_grad(function()
     for p, grad in pairs(before) do p.grad = p.grad and p.grad:add_(grad) or grad end
   end)
@@ -212,18 +227,36 @@ end
 ---@return any count
 function Separate:measure(micro_batch, fn)
   local sum, count
-  run(self, { micro_batch }, fn, function(_, is_last, own_sum, own_count)
+  local staged_sum, staged_count = run(self, { micro_batch }, fn, function(_, is_last, own_sum, own_count)
     sum, count = own_sum, own_count
     if not is_last then sum, count = torch.is_tensor(sum) and torch.zeros_like(sum) or 0, 0 end
   end)
-  return sum, count
+  return staged_sum or sum, staged_count or count
 end
 
 -- Making one -----------------------------------------------------------------------------------------------
 
+--- Sets the order, and raises unless it goes with the grid.
+local function check_order(o, sizes)
+  if o.order == nil then o.order = sizes.chunks > 1 and "interleaved" or "1f1b" end
+  if sizes.pp > 1 then
+    local has_one = o.order == "1f1b" and sizes.chunks == 1 or o.order == "interleaved"
+    return check(has_one or o.order == "all_forwards_first", 'order must be "1f1b", "interleaved" or '
+      .. '"all_forwards_first" where pp is %d%s, not %s', sizes.pp,
+      sizes.chunks > 1 and (' ("1f1b" has 1 chunk for each rank, not %d)'):format(sizes.chunks) or "",
+      tostring(o.order))
+  end
+  check(sizes.chunks == 1, "parallel.chunks is for stages, and pp is 1; leave it out")
+  check(o.order == "1f1b" or o.order == "all_forwards_first" or o.order == "sequential",
+    'order must be "1f1b", "all_forwards_first" or "sequential", not %s', tostring(o.order))
+  check(o.order ~= "all_forwards_first" or o.parallel == "fully_shard" or sizes.tp * sizes.cp == 1,
+    'order = "all_forwards_first" is not for replicas on a grid of tp and cp, which average in each backward; take '
+    .. '"1f1b", or fully_shard')
+end
+
 local function read_options(net, opts)
   local o = options.read("mimo.separate", opts, { vision_ranks = options.required,
-    parallel = options.optional, fully_shard = {}, order = "1f1b" })
+    parallel = options.optional, fully_shard = {}, order = options.optional })
   if o.parallel == nil then o.parallel = "data_parallel" end
   local ranks = dist.world_size()
   check(ranks > 1, "the tower and the language model have ranks of their own, which takes at least 2 ranks, got 1; "
@@ -232,46 +265,54 @@ local function read_options(net, opts)
     .. "%d: of %d ranks, at least one runs the tower and one the language model; got %s", ranks - 1, ranks,
     tostring(o.vision_ranks))
   if type(o.parallel) == "table" then
-    o.sizes = options.read("mimo.separate: parallel", o.parallel, { tp = 1, cp = 1, fully_shard = false,
-      sequence = false })
+    o.sizes = options.read("mimo.separate: parallel", o.parallel, { tp = 1, cp = 1, ep = 1, pp = 1, chunks = 1,
+      fully_shard = false, sequence = false })
     o.parallel = o.sizes.fully_shard and "fully_shard" or "data_parallel"
   end
   check(o.parallel == "data_parallel" or o.parallel == "fully_shard", 'parallel must be "data_parallel", "fully_shard" '
-    .. "or a table of tp, cp, sequence and fully_shard, not %s", type(o.parallel) == "string" and '"' .. o.parallel
-    .. '"' or "a " .. type(o.parallel))
+    .. "or a table of tp, cp, ep, pp, chunks, sequence and fully_shard, not %s", type(o.parallel) == "string"
+    and '"' .. o.parallel .. '"' or "a " .. type(o.parallel))
   check(nn.is_module(net) and type(net.take_part) == "function" and #(net.parts or {}) > 0,
     "expected a model of pictures of models.load, not %s", nn.is_module(net) and (net.class_name or "another module")
     or "a " .. type(net))
   check(not net.part, 'expected a whole model, not its part "%s"', tostring(net.part))
-  local sizes = o.sizes or { tp = 1, cp = 1 }
-  for _, axis in ipairs { "tp", "cp" } do
+  o.sizes = o.sizes or { tp = 1, cp = 1, ep = 1, pp = 1, chunks = 1 }
+  local sizes = o.sizes
+  for _, axis in ipairs { "tp", "cp", "ep", "pp", "chunks" } do
     check(plain.is_whole(sizes[axis], 1), "parallel.%s must be a whole number from 1 on, not %s", axis,
       tostring(sizes[axis]))
   end
-  check(o.order == "1f1b" or o.order == "all_forwards_first" or o.order == "sequential",
-    'order must be "1f1b", "all_forwards_first" or "sequential", not %s', tostring(o.order))
-  check(o.order ~= "all_forwards_first" or o.parallel == "fully_shard" or sizes.tp * sizes.cp == 1,
-    'order = "all_forwards_first" is not for replicas on a grid of tp and cp, which average in each backward; take '
-    .. '"1f1b", or fully_shard')
-  local found = disagreement.gather(("vision_ranks = %d, parallel = %s, tp = %d, cp = %d, sequence = %s, order = %s")
-    :format(o.vision_ranks, o.parallel, sizes.tp, sizes.cp, tostring(sizes.sequence), tostring(o.order)))
+  check_order(o, sizes)
+  local found = disagreement.gather(("vision_ranks = %d, parallel = %s, tp = %d, cp = %d, ep = %d, pp = %d, "
+    .. "chunks = %d, sequence = %s, order = %s"):format(o.vision_ranks, o.parallel, sizes.tp, sizes.cp, sizes.ep,
+    sizes.pp, sizes.chunks, tostring(sizes.sequence), tostring(o.order)))
   check(not found, "every rank must give the same options, got %s", found)
-  check((ranks - o.vision_ranks) % (sizes.tp * sizes.cp) == 0, "tp %d x cp %d does not divide the %d ranks of the "
-    .. "language model", sizes.tp, sizes.cp, ranks - o.vision_ranks)
+  local rows = (ranks - o.vision_ranks) / (sizes.tp * sizes.cp * sizes.pp)
+  check((ranks - o.vision_ranks) % (sizes.tp * sizes.cp * sizes.pp) == 0, "tp %d x cp %d x pp %d does not divide the "
+    .. "%d ranks of the language model", sizes.tp, sizes.cp, sizes.pp, ranks - o.vision_ranks)
+  check(rows * sizes.cp % sizes.ep == 0, "ep %d does not divide the language model's dp %d x cp %d", sizes.ep, rows,
+    sizes.cp)
+  if sizes.pp > 1 then cut.check(net, sizes.pp * sizes.chunks) end -- here, so that ranks of the tower raise it, too
   return o
 end
 
 --- Puts the language model on a grid of its ranks.
-local function on_grid(net, topology, sizes, shard_options)
-  local ranks = topology:modules()[2].ranks
-  local grid = grids.grid({ tp = sizes.tp, cp = sizes.cp }, dist.group { ranks = ranks })
+local function on_grid(net, topology, o)
+  local ranks, sizes = topology:modules()[2].ranks, o.sizes
+  local grid = grids.grid({ tp = sizes.tp, cp = sizes.cp, ep = sizes.ep, pp = sizes.pp }, dist.group { ranks = ranks })
+  grid.is_of_module = true
+  local has_stages = sizes.pp > 1
   return parallelize(net, grid, { sequence = sizes.tp > 1 and sizes.sequence or nil,
-    fully_shard = sizes.fully_shard and shard_options or false }), grid
+    fully_shard = sizes.fully_shard and o.fully_shard or false, order = has_stages and o.order or nil,
+    chunks = has_stages and sizes.chunks or nil }), grid
 end
 
 ---@class mimo.SeparateGrid of the language model; the tower is sharded, too, if `fully_shard`
 ---@field tp integer?
 ---@field cp integer?
+---@field ep integer? ranks that share the experts
+---@field pp integer? stages
+---@field chunks integer? parts of the model on each stage: 1 unless given
 ---@field sequence boolean?
 ---@field fully_shard boolean?
 
@@ -279,7 +320,7 @@ end
 ---@field vision_ranks integer
 ---@field parallel "data_parallel"|"fully_shard"|mimo.SeparateGrid|nil default: "data_parallel"
 ---@field fully_shard sharding.FullyShardOptions?
----@field order "1f1b"|"all_forwards_first"|"sequential"|nil default: "1f1b"
+---@field order "1f1b"|"interleaved"|"all_forwards_first"|"sequential"|nil default: "1f1b", or "interleaved" with chunks
 
 --- Divides a model of pictures of models.load: the first `vision_ranks` ranks keep its tower, the others its language
 --- model. Use the result in place of the model from here on.
@@ -299,8 +340,9 @@ end
 --- whole model.
 ---
 --- Call lora.apply before. `parallel`: each part is replicated over its ranks, or sharded with the options
---- `fully_shard`. A table of tp, cp and `sequence` splits the language model over the ranks of a grid, as
---- sharding.parallelize does. `model.ranks` is then the grid's dp. `order`: of mimo.step.
+--- `fully_shard`. A table of tp, cp, ep, pp, `chunks` and `sequence` divides the language model over the ranks of a
+--- grid, as sharding.parallelize does. `model.ranks` is then the grid's dp. `order`: of mimo.step, or of the pipeline
+--- with pp. The first stage then takes the tower's tokens, and the tower computes those of the next micro-batch.
 ---
 --- Collective: every rank of the run.
 ---@param net models.CausalLM
@@ -309,10 +351,10 @@ end
 local function separate(net, opts)
   local o = read_options(net, opts)
   local mimo = require "lockstep.mimo" -- which needs this module
-  local sizes = o.sizes or { tp = 1, cp = 1 }
-  local ranks = (dist.world_size() - o.vision_ranks) / (sizes.tp * sizes.cp)
+  local sizes, has_stages = o.sizes, o.sizes.pp > 1
+  local ranks = (dist.world_size() - o.vision_ranks) / (sizes.tp * sizes.cp * sizes.pp)
   local topology = mimo.topology { modules = { { name = "vision", dp = o.vision_ranks },
-    { name = "language", dp = ranks, tp = sizes.tp, cp = sizes.cp, first_rank = o.vision_ranks } } }
+    { name = "language", dp = ranks, tp = sizes.tp, cp = sizes.cp, pp = sizes.pp, first_rank = o.vision_ranks } } }
   local name = topology:module()
   local adapter_config = lora_files.config_before(net)
   local is_sequence = sizes.sequence and sizes.tp > 1
@@ -321,17 +363,21 @@ local function separate(net, opts)
   collectgarbage() -- the other part
   local group = topology:group(name, "dp")
   local callee, grid = net, nil
-  if name == "language" and sizes.tp * sizes.cp > 1 then
-    callee, grid = on_grid(net, topology, sizes, o.fully_shard)
+  if name == "language" and sizes.tp * sizes.cp * sizes.ep * sizes.pp > 1 then
+    callee, grid = on_grid(net, topology, o)
   elseif o.parallel == "fully_shard" and group then
     callee = fully_shard.fully_shard(net, plain.copy(o.fully_shard, { group = group }))
   elseif group then
     for _, p in ipairs(net:parameters()) do dist.broadcast(p:detach(), group:ranks()[1], { group = group }) end
   end
-  parts.note(callee, name == "vision" and o.vision_ranks or dist.world_size() - o.vision_ranks)
+  local stages = pipeline.is_one(callee) and callee or nil
+  parts.note(callee, name == "vision" and o.vision_ranks or ranks * sizes.tp * sizes.cp, stages and stages.tied)
+  local is_counted = name == "language" and (not grid or grid:rank "tp" == 0)
+  if stages then is_counted = stages.is_counted end
   return setmetatable({ module = net, callee = callee, topology = topology, ranks = ranks, name = name,
-    part = name == "vision" and 1 or 2, order = o.order, steps = {}, grid = grid,
-    is_counted = name == "language" and (not grid or grid:rank "tp" == 0), adapter_config = adapter_config,
+    part = name == "vision" and 1 or 1 + (stages and stages.part or 1), tied = stages and stages.tied,
+    pipeline = stages, stages = has_stages and { ranks = sizes.pp, chunks = sizes.chunks } or nil, order = o.order,
+    steps = {}, grid = grid, is_counted = is_counted, adapter_config = adapter_config,
     holders = { visual = 0, language = o.vision_ranks },
     sizes = divides and sizes or nil, bridge = mimo.bridge { topology = topology, from = "vision", to = "language",
       needs = divides and (is_sequence and "tp-cp" or "cp") or nil } }, Separate)

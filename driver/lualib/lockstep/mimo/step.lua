@@ -55,7 +55,10 @@ end
 local function sort(topology, bridges)
   local by_name, chain = {}, {}
   for i, module in ipairs(topology:modules()) do
-    if module.pp > 1 then fail('"%s" has %d stages; a module of one stage can run', module.name, module.pp) end
+    if module.pp > 1 then
+      fail('"%s" has %d stages, but mimo.step runs modules of one; mimo.separate runs a language model of models.load '
+        .. "in stages", module.name, module.pp)
+    end
     chain[i] = { name = module.name, incoming = {}, outgoing = {}, below = 0,
       is_here = topology:peers(module.name, "dp") ~= nil }
     by_name[module.name] = chain[i]

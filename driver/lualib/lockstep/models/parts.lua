@@ -97,14 +97,14 @@ end
 --- Returns the tensors to write by their names on disk: those of the model, or on rank 0 those of the parts that all
 --- ranks have. Collective.
 ---@param own models.CausalLM[] this rank's model, or its parts
----@param disk_state fun(model: models.CausalLM): table<string, torch.Tensor>
+---@param disk_state fun(model: models.CausalLM, holder: integer): table<string, torch.Tensor> on rank `holder`
 ---@return table<string, torch.Tensor>
 function M.join(own, disk_state)
   local holders = find_holders(own)
-  if not holders then return disk_state(own[1]) end
+  if not holders then return disk_state(own[1], 0) end
   local states, joined = {}, {}
   for _, model in ipairs(own) do
-    states[model.part] = disk_state(model)
+    states[model.part] = disk_state(model, holders[model.part])
   end
   for _, part in ipairs(plain.keys(holders)) do
     local state = states[part]

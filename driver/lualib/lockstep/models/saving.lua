@@ -192,20 +192,20 @@ local function unwrap(model)
 end
 
 --- Returns the tensors by their names on disk. A sharded or split model gathers its parameters, and one in stages sends
---- them to rank 0: collective.
-local function disk_state(model)
+--- them to `holder`, the first rank that has the model, or this part of one: collective.
+local function disk_state(model, holder)
   local state = four_bit.whole_state(model, model:state_dict())
   local place = stage_parameters.of_any(model:parameters())
   place = place and place.group and place or nil -- of a pipeline
-  local first, copies = place and place.group:ranks()[1] or dist.rank(), {} -- of the pipeline that rank 0 is in
+  local first, copies = place and place.group:ranks()[1] or dist.rank(), {} -- of the pipeline that the holder is in
   for name, p in model:named_parameters() do
     local found, own = splits.of(p), stage_parameters.of(p)
     local whole = found and splits.whole(p, found)
-    if whole and (first == 0 or model.part) then state[name] = whole:cpu() end
+    if whole and (first == holder or model.part) then state[name] = whole:cpu() end
     copies[name] = own and own.is_copy
   end
-  if place and first == 0 then state = model_parts.of_stages(state, copies, place.group) end
-  if place and dist.rank() > 0 then return state end
+  if place and first == holder then state = model_parts.of_stages(state, copies, place.group) end
+  if place and dist.rank() ~= holder then return state end
   return model.layouts(setmetatable({ state_dict = function() return state end }, { __index = model }))[1]
 end
 

@@ -43,7 +43,13 @@ Cores.__index = Cores
 function Cores:call(unit, fn, ...)
   if unit >= self.count then return self.second:call(unit - self.count + 1, fn, ...) end
   if unit > 0 then return self.first:call(unit, fn, ...) end
-  return self.first:call(0, function(...) return self.second:call(0, fn, ...) end, ...)
+  -- The roots do not see their inputs, so that both are reduced at the end of backward. With an input that has a graph,
+  -- as pictures of mimo, they would be reduced earlier and in the other order than on a rank without such an input. The
+  -- ranks of both groups would wait for each other.
+  local arguments, count = { ... }, select("#", ...)
+  return self.first:call(0, function()
+    return self.second:call(0, function() return fn(unpack(arguments, 1, count)) end)
+  end)
 end
 
 --- Returns this rank's parts by the parameters' names.

@@ -36,6 +36,7 @@ local AXES = { "tp", "cp", "tp_cp", "dp", "dp_cp", "ep", "expert_dp", "tp_cp_dp"
 ---@field dp integer ranks with micro-batches of their own
 ---@field replicas integer whole copies of what fully_shard shares out along dp x cp
 ---@field ranks_of_all dist.Group? the ranks of the grid; nil: all ranks of the run
+---@field is_of_module boolean? whether other ranks of the run have other parts of the model: see mimo.separate
 ---@field private first integer the first of them
 ---@field private groups table<string, dist.Group>
 local Grid = { first = 0 }

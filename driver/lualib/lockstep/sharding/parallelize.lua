@@ -94,8 +94,8 @@ local function check_axes(net, grid)
     .. "the same, and a grid of %s has none; leave it out", tostring(grid))
   check(grid.pp == 1 or select(2, four_bit.layers(net)) == 0, "layers in 4 bits cannot be divided into stages; load "
     .. "the model with load_in_4bit = false, or leave pp out")
-  check(grid.pp == 1 or not grid.ranks_of_all, "pp needs a grid of all ranks of the run, and this one has some of "
-    .. "them; leave pp out")
+  check(grid.pp == 1 or not grid.ranks_of_all or grid.is_of_module, "pp needs a grid of all ranks of the run, and this "
+    .. "one has some of them; leave pp out")
   check(grid.cp * grid.pp == 1 or not neftune.is_on(net), "nn.neftune needs whole sequences and the whole model; leave "
     .. "it out, or cp and pp")
 end

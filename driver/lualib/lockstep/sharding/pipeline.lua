@@ -44,6 +44,7 @@ local function check(holds, message, ...) if not holds then fail(message, ...) e
 ---@field private tied_group dist.Group? the first and the last stage
 ---@field private runner pipeline.Runner
 ---@field private schedules table<string, pipeline.Schedule>
+---@field learns_input boolean? the first stage has a backward even if it is frozen: mimo.separate trains what it takes
 ---@operator call: any
 local Pipeline = { what = "a model with pp" }
 Pipeline.__index = Pipeline
@@ -133,6 +134,21 @@ local function rows_of(self, batch, index)
   return tokens / size
 end
 
+--- Returns the first of this rank's stages with a parameter that is trained; nil if all are frozen.
+---@return integer?
+function Pipeline:first_trained()
+  local first
+  for name, p in self:named_parameters() do
+    local stage = p.requires_grad and self.stage_of(name) or nil
+    first = stage and math.min(stage, first or stage) or first
+  end
+  return first
+end
+
+--- Returns the runner of this rank's stages. Private to the library.
+---@return pipeline.Runner
+function Pipeline:stages_here() return self.runner end
+
 --- Compares the micro-batches of all ranks that must have the same. Returns their rows, and the first stage that
 --- learns, or the number of stages + 1. Collective.
 local function compare(self, micro_batches)
@@ -142,11 +158,9 @@ local function compare(self, micro_batches)
     rows[i] = rows_of(self, batch, i)
     own.texts[i] = ("micro-batch %d with %s"):format(i, same_batch.text_of(batch, fields.READ))
   end
-  for name, p in self:named_parameters() do
-    if p.requires_grad then own.trained[#own.trained + 1] = self.stage_of(name) end
-  end
+  own.trained[1] = self:first_trained()
   local all, ranks = dist.all_gather_object(own, { group = self.same }), self.same:ranks()
-  local first_trained = #self.stages + 1
+  local first_trained = self.learns_input and 1 or #self.stages + 1
   for _, one in ipairs(all) do
     check(#one.texts == #all[1].texts, "the ranks of one row of dp are given different numbers of micro-batches")
     for _, stage in ipairs(one.trained) do first_trained = math.min(first_trained, stage) end

@@ -61,7 +61,8 @@ function M.costs(net)
   -- Not this rank's own part of it: the last rank of tp may have a smaller one, and would cut elsewhere.
   local owner = splits.owner_of(net)
   local table_size = net.settings.vocab_size * net.settings.hidden_size / (owner and owner.size or 1)
-  costs[1] = costs[1] + table_size * EMBEDDING_PART + (net.visual_layout and size_of(net.model.visual) or 0)
+  local tower = net.visual_layout and net.model.visual -- nil where it has ranks of its own
+  costs[1] = costs[1] + table_size * EMBEDDING_PART + (tower and size_of(tower) or 0)
   costs[#costs] = costs[#costs] + table_size
   return costs
 end
@@ -174,7 +175,7 @@ function M.keep(net, own)
   end
   local is_tied = net.lm_head == nil
   if not (has_first or has_last and is_tied) then drop(body, "embed_tokens") end
-  if net.visual_layout and not has_first then drop(net.model, "visual") end
+  if net.visual_layout and net.model.visual and not has_first then drop(net.model, "visual") end
   if not has_last then drop(body, "norm") end
   if not has_last and not is_tied then drop(net, "lm_head") end
   for _, module in ipairs(dropped) do free(module) end

@@ -125,7 +125,7 @@ function Runner:call(batch)
     x:requires_grad_(true)
     if carry then carry:requires_grad_(true) end
   end
-  local entry = { x = x, carry = carry }
+  local entry = { x = x, carry = carry, after = pass.after }
   if learns and op.stage >= pass.first_trained then pass.held[key(false, op.stage, op.micro_batch)] = entry end
   if stage.is_last then return cut.loss(self.net, self.callee, stage, batch, x, carry) end
   local y, next_carry = cut.run(self.net, self.callee, stage, batch, x, carry)
@@ -135,6 +135,14 @@ function Runner:call(batch)
   return torch.zeros({}, { dtype = torch.float32, device = y.device }), 0
 end
 
+--- Returns the stage whose forward runs now.
+---@return pipeline.Stage
+function Runner:stage() return self.stages[self.pass.now.stage] end
+
+--- Calls fn after the backward of this forward, if it has one.
+---@param fn fun()
+function Runner:after(fn) self.pass.after = fn end
+
 --- Calls fn(...). Gradients of fully_shard stay on this rank but for the last micro-batch, the last that each stage
 --- learns from: its backward averages their sum.
 local function without_sync(self, pass, op, fn, ...)
@@ -143,7 +151,7 @@ local function without_sync(self, pass, op, fn, ...)
 end
 
 local function forward(self, pass, op)
-  pass.now, pass.has_called = op, false
+  pass.now, pass.has_called, pass.after = op, false, nil
   local function finish(...)
     if not pass.has_called then
       fail("the function does not call the model for micro-batch %d; with pp, it calls model(batch, \"loss\") once",
@@ -157,12 +165,14 @@ end
 
 --- The gradient of a stage's results, as one backward.
 local function run_backward(entry, gradient, carry_gradient)
-  if not (entry.next_carry and entry.next_carry.requires_grad) then
-    return entry.y:backward(gradient)
+  if entry.next_carry and entry.next_carry.requires_grad then
+    local sum = (entry.next_carry * carry_gradient):sum()
+    if entry.y.requires_grad then sum = sum + (entry.y * gradient):sum() end
+    sum:backward()
+  elseif entry.y.requires_grad then -- not if the stage is frozen, and what mimo.separate trains is not in this batch
+    entry.y:backward(gradient)
   end
-  local sum = (entry.next_carry * carry_gradient):sum()
-  if entry.y.requires_grad then sum = sum + (entry.y * gradient):sum() end
-  sum:backward()
+  if entry.after then entry.after() end
 end
 
 local function backward(self, pass, op)

@@ -163,24 +163,41 @@ local function simulate(o)
   return lists, now, 1 - busy / (now * o.ranks), held
 end
 
---- Proves that the lists match and end if no message is buffered.
-local function prove(lists, stages)
-  local names, ops = {}, {}
-  for s = 1, stages do names[s] = "stage " .. s end
-  for rank, list in ipairs(lists) do
-    ops[rank] = {}
-    for _, op in ipairs(list) do
-      local is_first = true
-      for kind, messages in ipairs { op.sends or {}, op.receives or {} } do
-        for _, one in ipairs(messages) do
-          table.insert(ops[rank], { kind - 1, one.gradient and 1 or 0, is_first and 0 or 1, op.peer - 1, one.from - 1,
-            one.micro_batch - 1 })
-          is_first = false
-        end
+--- Returns a rank's messages as the simulation of mimo/schedule takes them: {kind, gradient, with_previous, partner,
+--- subject, micro_batch}, from 0.
+---@param list pipeline.Operation[]
+---@param beside (fun(op: pipeline.Operation, ops: integer[][]))? adds what goes with a forward or a backward
+---@return integer[][]
+function M.messages_of(list, beside)
+  local ops = {}
+  for _, op in ipairs(list) do
+    local is_first = true
+    for kind, messages in ipairs { op.sends or {}, op.receives or {} } do
+      for _, one in ipairs(messages) do
+        table.insert(ops, { kind - 1, one.gradient and 1 or 0, is_first and 0 or 1, op.peer - 1, one.from - 1,
+          one.micro_batch - 1 })
+        is_first = false
       end
     end
+    if beside and op.kind ~= "messages" then beside(op, ops) end
   end
-  return core_mimo.simulate_messages(names, ops)
+  return ops
+end
+
+--- Returns the names of stages for the simulation.
+---@param stages integer
+---@return string[]
+function M.names_of(stages)
+  local names = {}
+  for s = 1, stages do names[s] = "stage " .. s end
+  return names
+end
+
+--- Proves that the lists match and end if no message is buffered.
+local function prove(lists, stages)
+  local ops = {}
+  for rank, list in ipairs(lists) do ops[rank] = M.messages_of(list) end
+  return core_mimo.simulate_messages(M.names_of(stages), ops)
 end
 
 ---@class pipeline.ScheduleOptions
