@@ -86,9 +86,14 @@ exit "$highest"
 SRUN
 cat >bin/scontrol <<'SCONTROL'
 #!/bin/sh
-[ "$1" = show ] && echo "SlurmdPort              = $PORT_OF_SLURMD" || echo "scontrol $*"
+case "$1 $2" in
+  "show config") echo "SlurmdPort              = $PORT_OF_SLURMD" ;;
+  "show hostnames") echo "$3" | tr ' ' '\n' ;;
+  *) echo "scontrol $*" ;;
+esac
 SCONTROL
-chmod +x bin/srun bin/scontrol
+printf '#!/bin/sh\necho "$NODES_OF_JOB"\n' >bin/squeue
+chmod +x bin/srun bin/scontrol bin/squeue
 
 batch() {
   SLURM_JOB_ID=4711 SLURM_NTASKS=2 SLURM_TASKS_PER_NODE=2 SLURM_JOB_NODELIST=127.0.0.1 \
@@ -102,6 +107,30 @@ expect "sbatch: the same job goes on" "$out" $'rank 0 of 2 has resumed: true\nra
 out=$(batch missing.lua)
 expect "sbatch: the code of a wrong command line" $? 2
 expect "sbatch: nothing is requeued then" "$out" ""
+
+# Counts the starts, and ends with the code of each.
+mkdir -p counts/bin
+cat >counts/bin/lockstep <<'COUNTS'
+#!/bin/sh
+[ "$SLURM_PROCID" = 0 ] || exit 0
+echo start
+set -- $CODES
+shift "$(wc -l <starts)"
+echo >>starts
+exit "$1"
+COUNTS
+chmod +x counts/bin/lockstep
+# starts_of NAME CODES STARTS: each code is that of one start; the last one is the job's.
+starts_of() {
+  : >starts
+  out=$(CODES=$2 LOCKSTEP=$TEST_TMPDIR/counts RESTARTS=2 batch train.lua)
+  expect "sbatch: the code $1" $? "${2##* }"
+  expect "sbatch: the starts $1" "$(grep -c start <<<"$out")" "$3"
+}
+starts_of "after a failure" "137 0" 2
+starts_of "after too many failures" "1 3 137" 3
+starts_of "after a slow rank" "75" 1
+starts_of "after a failure and a wrong setting" "1 2" 2
 
 # The agent of the first machine prints its options. Each starts one rank, and once more if it fails. If the step is
 # TOLD to end, its shell and the agent get SIGTERM.
@@ -130,7 +159,7 @@ STUB
 chmod +x bin/torchrun stub/bin/lockstep
 elastic() {
   SLURM_JOB_ID=4712 SLURM_NTASKS=2 SLURM_JOB_NUM_NODES=5 SLURMD_NODENAME=127.0.0.1 PORT=29500 LOCKSTEP=$TEST_TMPDIR/stub \
-    PORT_OF_SLURMD=${PORT_OF_SLURMD-$answers} bash "$launch/elastic.sbatch" train.lua --set lr=1 2>err
+    PORT_OF_SLURMD=${PORT_OF_SLURMD-$answers} NODES_OF_JOB=${NODES_OF_JOB-127.0.0.1 node1} bash "$launch/elastic.sbatch" train.lua --set lr=1 2>err
 }
 out=$(CODE=0 elastic)
 expect "elastic: the code of a run that ends well" $? 0
@@ -147,9 +176,11 @@ for code in 2 75; do
   expect "elastic: a code that is final" $? "$code"
   expect "elastic: ranks are not started again after $code" "$(starts <<<"$out")" "start 1"
 done
-out=$(CODE=1 PORT_OF_SLURMD=$MASTER_PORT elastic)
-expect "elastic: the first machine is lost: the other one requeues the job" "$(starts <<<"$out" | sort)" \
-  $'scontrol requeue 4712\nstart 1\nstart 2'
+for lost in "PORT_OF_SLURMD=$MASTER_PORT" NODES_OF_JOB=node1; do
+  out=$(export CODE=1 "$lost"; elastic)
+  expect "elastic: the first machine is lost, $lost: the other one requeues the job" "$(starts <<<"$out" | sort)" \
+    $'scontrol requeue 4712\nstart 1\nstart 2'
+done
 out=$(TOLD=1 elastic)
 expect "elastic: the code after SIGTERM" $? 143
 expect "elastic: a job that SIGTERM ended is requeued" "${out##*$'\n'}" "scontrol requeue 4712"
