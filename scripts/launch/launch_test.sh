@@ -177,7 +177,7 @@ for code in 2 75; do
   expect "elastic: ranks are not started again after $code" "$(starts <<<"$out")" "start 1"
 done
 for lost in "PORT_OF_SLURMD=$MASTER_PORT" NODES_OF_JOB=node1; do
-  out=$(export CODE=1 "$lost"; elastic)
+  out=$(export CODE=1 "${lost?}"; elastic)
   expect "elastic: the first machine is lost, $lost: the other one requeues the job" "$(starts <<<"$out" | sort)" \
     $'scontrol requeue 4712\nstart 1\nstart 2'
 done
