@@ -22,14 +22,15 @@ for file in lockstep.sbatch elastic.sbatch node.sh; do
   ! command -v shellcheck >/dev/null || shellcheck "$launch/$file" || failed=1
 done
 
-# A port that this test holds while the ranks use it: c10d's store sets SO_REUSEADDR, too.
+# A port that this test holds while the ranks use it: c10d's store sets SO_REUSEADDR, too. And one that answers.
 coproc port_holder { python3 -I -c 'import socket, sys
 held = socket.socket()
 held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 held.bind(("127.0.0.1", 0))
-print(held.getsockname()[1], flush=True)
+answers = socket.create_server(("127.0.0.1", 0))
+print(held.getsockname()[1], answers.getsockname()[1], flush=True)
 sys.stdin.read()'; }
-read -r -u "${port_holder[0]}" MASTER_PORT
+read -r -u "${port_holder[0]}" MASTER_PORT answers
 export MASTER_PORT
 
 # The first run steps on until SIGTERM comes, as before a time limit: srun sends it to the ranks, Kubernetes to the
@@ -62,7 +63,6 @@ LUA
 cat >bin/srun <<'SRUN'
 #!/usr/bin/env bash
 pids=()
-export BATCH=$PPID
 while [[ $1 == --* ]]; do shift; done
 trap 'told=1' TERM
 for ((task = 0; task < SLURM_NTASKS; task++)); do
@@ -84,8 +84,16 @@ for pid in "${pids[@]}"; do
 done
 exit "$highest"
 SRUN
-printf '#!/bin/sh\necho "scontrol $*"\n' >bin/scontrol
-chmod +x bin/srun bin/scontrol
+cat >bin/scontrol <<'SCONTROL'
+#!/bin/sh
+case "$1 $2" in
+  "show config") echo "SlurmdPort              = $PORT_OF_SLURMD" ;;
+  "show hostnames") echo "$3" | tr ' ' '\n' ;;
+  *) echo "scontrol $*" ;;
+esac
+SCONTROL
+printf '#!/bin/sh\necho "$NODES_OF_JOB"\n' >bin/squeue
+chmod +x bin/srun bin/scontrol bin/squeue
 
 batch() {
   SLURM_JOB_ID=4711 SLURM_NTASKS=2 SLURM_TASKS_PER_NODE=2 SLURM_JOB_NODELIST=127.0.0.1 \
@@ -100,50 +108,85 @@ out=$(batch missing.lua)
 expect "sbatch: the code of a wrong command line" $? 2
 expect "sbatch: nothing is requeued then" "$out" ""
 
-# torchrun prints its arguments. The agent of the first machine then ends, or gives the shell SIGTERM and waits for its
-# own: when the shells above sleep in `wait`, since bash loses a signal that comes just before.
-cat >bin/torchrun <<'TORCHRUN'
-#!/usr/bin/env python3
-import os, pathlib, re, signal, sys
+# Counts the starts, and ends with the code of each.
+mkdir -p counts/bin
+cat >counts/bin/lockstep <<'COUNTS'
+#!/bin/sh
+[ "$SLURM_PROCID" = 0 ] || exit 0
+echo start
+set -- $CODES
+shift "$(wc -l <starts)"
+echo >>starts
+exit "$1"
+COUNTS
+chmod +x counts/bin/lockstep
+# starts_of NAME CODES STARTS: each code is that of one start; the last one is the job's.
+starts_of() {
+  : >starts
+  out=$(CODES=$2 LOCKSTEP=$TEST_TMPDIR/counts RESTARTS=2 batch train.lua)
+  expect "sbatch: the code $1" $? "${2##* }"
+  expect "sbatch: the starts $1" "$(grep -c start <<<"$out")" "$3"
+}
+starts_of "after a failure" "137 0" 2
+starts_of "after too many failures" "1 3 137" 3
+starts_of "after a slow rank" "75" 1
+starts_of "after a failure and a wrong setting" "1 2" 2
 
-signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-second = pathlib.Path("second")  # that it blocks the signal, too
-if os.environ["SLURM_PROCID"] == "1":
-    second.touch()
-else:
-    while not second.exists():
-        pass
-    second.unlink()
-    print(*sys.argv[1:], flush=True)
-    if "TOLD" in os.environ:
-        for pid in os.environ["BATCH"], os.getppid():
-            while True:
-                status = pathlib.Path(f"/proc/{pid}/status").read_text()
-                catches = int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16) >> signal.SIGTERM - 1 & 1
-                if catches and "State:\tS" in status:
-                    break
-        os.kill(int(os.environ["BATCH"]), signal.SIGTERM)
-        signal.sigwait({signal.SIGTERM})
-sys.exit(int(os.environ["CODE"]))
+# The agent of the first machine prints its options. Each starts one rank, and once more if it fails. If the step is
+# TOLD to end, its shell and the agent get SIGTERM.
+cat >bin/torchrun <<'TORCHRUN'
+#!/usr/bin/env bash
+options=()
+while [[ $1 != bash ]]; do options+=("$1"); shift; done
+((SLURM_PROCID)) || echo "${options[@]}"
+if [[ -n ${TOLD-} ]]; then
+  kill -TERM "$PPID"
+  exit "$TOLD"
+fi
+trap 'exit 1' TERM
+for start in 1 2; do
+  ((SLURM_PROCID)) || echo "start $start"
+  "$@" && exit
+done
+exit 1
 TORCHRUN
-chmod +x bin/torchrun
+mkdir -p stub/bin
+cat >stub/bin/lockstep <<'STUB'
+#!/bin/sh
+[ "$SLURM_PROCID" != 0 ] || echo "lockstep $*"
+exit "$CODE"
+STUB
+chmod +x bin/torchrun stub/bin/lockstep
 elastic() {
-  SLURM_JOB_ID=4712 SLURM_NTASKS=2 SLURM_JOB_NUM_NODES=5 SLURMD_NODENAME=node0 PORT=29500 \
-    bash "$launch/elastic.sbatch" train.lua --set lr=1 2>err
+  SLURM_JOB_ID=4712 SLURM_NTASKS=2 SLURM_JOB_NUM_NODES=5 SLURMD_NODENAME=127.0.0.1 PORT=29500 LOCKSTEP=$TEST_TMPDIR/stub \
+    PORT_OF_SLURMD=${PORT_OF_SLURMD-$answers} NODES_OF_JOB=${NODES_OF_JOB-127.0.0.1 node1} bash "$launch/elastic.sbatch" train.lua --set lr=1 2>err
 }
 out=$(CODE=0 elastic)
 expect "elastic: the code of a run that ends well" $? 0
-expect "elastic: what torchrun gets" "$out" "--no-python --nnodes 4:5 --nproc-per-node 8 --max-restarts 10 \
---rdzv-backend c10d --rdzv-endpoint node0:29500 --rdzv-id 4712 $LOCKSTEP/bin/lockstep --run-dir $RUNS/4712 train.lua --set lr=1"
+expect "elastic: what torchrun and the ranks get" "$out" "--no-python --nnodes 4:5 --nproc-per-node 8 --max-restarts 10 \
+--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:29500 --rdzv-id 4712
+start 1
+lockstep --run-dir $RUNS/4712 train.lua --set lr=1"
+starts() { grep -E '^(start|scontrol)'; }
 out=$(CODE=1 elastic)
 expect "elastic: the code of a failed run" $? 1
-expect "elastic: a failed run is not requeued" "${out##*$'\n'}" "$(CODE=0 elastic)"
-out=$(CODE=1 TOLD=1 elastic)
-expect "elastic: the code after SIGTERM" $? 1
+expect "elastic: it is not requeued" "$(starts <<<"$out")" $'start 1\nstart 2'
+for code in 2 75; do
+  out=$(CODE=$code elastic)
+  expect "elastic: a code that is final" $? "$code"
+  expect "elastic: ranks are not started again after $code" "$(starts <<<"$out")" "start 1"
+done
+for lost in "PORT_OF_SLURMD=$MASTER_PORT" NODES_OF_JOB=node1; do
+  out=$(export CODE=1 "${lost?}"; elastic)
+  expect "elastic: the first machine is lost, $lost: the other one requeues the job" "$(starts <<<"$out" | sort)" \
+    $'scontrol requeue 4712\nstart 1\nstart 2'
+done
+out=$(TOLD=1 elastic)
+expect "elastic: the code after SIGTERM" $? 143
 expect "elastic: a job that SIGTERM ended is requeued" "${out##*$'\n'}" "scontrol requeue 4712"
-out=$(CODE=0 TOLD=1 elastic)
+out=$(TOLD=0 elastic)
 expect "elastic: the code of a run that ends well after SIGTERM" $? 0
-expect "elastic: it is not requeued" "${out##*$'\n'}" "$(CODE=0 elastic)"
+expect "elastic: it is not requeued" "$(starts <<<"$out")" ""
 
 # --- Kubernetes ------------------------------------------------------------------------------------------------------
 # Prints the variables and the command of a pod, with fewer ranks, and with paths and names of this machine.
