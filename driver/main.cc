@@ -2,6 +2,7 @@
 // environment.h for what makes it a rank.
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -40,6 +41,15 @@ void OpenStandardStreams() {
   int fd = 0;
   while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);
   if (fd > STDERR_FILENO) close(fd);
+}
+
+// A rank has some six connections to the run's store, which one process serves, and others to the
+// ranks of each group. Many systems let a process open 1,024 files, and more if it asks.
+void AllowManyOpenFiles() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 // c10d logs what it also throws, with C++ frames. TORCH_CPP_LOG_LEVEL=INFO shows it.
@@ -171,6 +181,7 @@ int Main(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   lockstep::driver::OpenStandardStreams();
+  lockstep::driver::AllowManyOpenFiles();
   std::vector<std::string> arguments(argv + 1, argv + argc);
   if (auto given = lockstep::driver::ServeAsTemplate()) arguments = *given;
   lockstep::driver::SetLogLevel();

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -132,6 +133,24 @@ TEST(Launcher, LetsRanksStartLaterThanTheirLimit) {
 
   for (const Ended& ended : WaitForAll(ranks, {"rank 0", "rank 1"}))
     EXPECT_EQ(ended.exit_code, 0) << ended.err;
+}
+
+// The store of a few hundred ranks has more connections than the usual limit of 1,024.
+TEST(Launcher, LetsProcessesOpenAsManyFilesAsTheyMay) {
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few = {.rlim_cur = 24, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  const Ended ended = RunScript(R"(
+    for line in io.lines("/proc/self/limits") do
+      local may, at_most = line:match("^Max open files%s+(%d+)%s+(%d+)")
+      if may then print(may == at_most and "as many as it may" or line) end
+    end)",
+                                {"--nproc", "2"});
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(absl::StrSplit(ended.out, '\n'),
+              ::testing::IsSupersetOf({"as many as it may", "[rank 1] as many as it may"}));
 }
 
 TEST(Launcher, EndsWithItsRanksWithoutAReaderOfTheOutput) {
