@@ -16,6 +16,7 @@ local torch = require "lockstep.torch"
 local dir, path, steps, answers_per_step, lr = unpack(run.args)
 local BETA, DESIRABLE, UNDESIRABLE = 0.5, 1.2, 0.7
 
+torch.manual_seed(3)
 require("reverse_words").write_model(dir, { steps = 20 })
 local tokenizer = text.tokenizer(dir)
 local samples = {}
