@@ -305,7 +305,7 @@ TEST(Kto, TheLossesAreThoseOfTrlsFormulaOnAnyNumberOfRanks) {
                absl::StrCat("data=", reference.path(), "/answers.jsonl"), "steps=5",
                "answers_per_step=7", "held_out=0", "lora.r=0", "lr=0.003", "schedule=constant",
                "warmup_steps=0", "loss.beta=0.5", "loss.desirable_weight=1.2",
-               "loss.undesirable_weight=0.7", "seq_len=40"}));
+               "loss.undesirable_weight=0.7", "seq_len=20"}));
     ASSERT_EQ(trained.exit_code, 0) << trained.err;
     EXPECT_THAT(trained.out, HasSubstr("desirable 15"));
     EXPECT_THAT(trained.out, HasSubstr("warning: wanted answers weigh 2.86 times the others"));
