@@ -85,9 +85,9 @@ def answer(path, body):
         return 200, {"data": [{"id": "base", "owned_by": kind}]}
     if path in ("/v1/completions", "/generate"):
         prompt = body["prompt" if kind == "vllm" else "input_ids"]
-        if prompt[0] == 1999:
+        if prompt == [1999]:
             never.wait()
-        if prompt[0] >= 1000:
+        if len(prompt) == 1 and prompt[0] >= 1000:
             return FAULTS[prompt[0] - 1000]
         limit = body["max_tokens"] if kind == "vllm" else body["sampling_params"]["max_new_tokens"]
         ids = [(sum(prompt) + i) % 90 for i in range(limit)]
