@@ -299,19 +299,25 @@ TEST(Kto, TheLossesAreThoseOfTrlsFormulaOnAnyNumberOfRanks) {
   for (const int nproc : {1, 2}) {
     SCOPED_TRACE(nproc);
     const Folder folder;
-    const Ended trained = RunOne(
-        Train(folder, "kto.lua", nproc,
-              {absl::StrCat("model=", reference.path(), "/model"),
-               absl::StrCat("data=", reference.path(), "/answers.jsonl"), "steps=5",
-               "answers_per_step=7", "held_out=0", "lora.r=0", "lr=0.003", "schedule=constant",
-               "warmup_steps=0", "loss.beta=0.5", "loss.desirable_weight=1.2",
-               "loss.undesirable_weight=0.7", "seq_len=20"}));
+    const Ended trained =
+        RunOne(Train(folder, "kto.lua", nproc,
+                     {absl::StrCat("model=", reference.path(), "/model"),
+                      absl::StrCat("data=", reference.path(), "/answers.jsonl"), "steps=5",
+                      "answers_per_step=7", "held_out=0", "lora.r=0", "lr=0.003",
+                      "schedule=constant", "warmup_steps=0", "loss.beta=0.5",
+                      "loss.desirable_weight=1.2", "loss.undesirable_weight=0.7", "seq_len=20"}));
     ASSERT_EQ(trained.exit_code, 0) << trained.err;
     EXPECT_THAT(trained.out, HasSubstr("desirable 15"));
     EXPECT_THAT(trained.out, HasSubstr("warning: wanted answers weigh 2.86 times the others"));
     EXPECT_THAT(Values(folder, "loss"), Pointwise(DoubleNear(1e-5), losses));
     EXPECT_THAT(Values(folder, "kl"), Pointwise(DoubleNear(1e-4), kl));
   }
+}
+
+TEST(Kto, KilledAndResumedItEndsWithTheSameBits) {
+  ExpectSameBitsAfterAKill("kto.lua",
+                           {"steps=8", "save_every=2", "answers_per_step=7", "held_out=8"}, "loss",
+                           "out/result/adapter_model.safetensors");
 }
 
 TEST(Reward, AModelComesToScoreTheChosenAnswersHigher) {

@@ -12,7 +12,7 @@ local I64 = { dtype = torch.int64 }
 
 local M = {}
 
---- The weight of all wanted answers may be up to this many times that of the others: the advice of KTO's authors.
+--- KTO's authors advise that all wanted answers together weigh at most this many times the others.
 local MOST = 4 / 3
 
 --- Returns the number of tokens before the answer. A sample has an answer.
@@ -54,7 +54,7 @@ end
 
 --- Returns the answers of a source as samples with `desirable`, int64 [1], and what it found. A row has a column
 --- `label`, true or false, and a prompt with a completion; of other conversations the last message of the assistant is
---- the answer. A preference pair is two answers, of which the chosen one is wanted.
+--- the answer. A preference pair is two answers; the chosen one is wanted.
 ---
 ---     local samples, found = losses.unpaired.read(source, chat, { tokenizer = tokenizer, seq_len = 1024 })
 ---

@@ -232,8 +232,8 @@ end
 ---     local ids, log_probs = server:generate(prompts, { max_new_tokens = limits, temperature = 1, seed = 7 })
 ---
 --- A prompt with pictures needs its problem: `messages`, whose parts name the pictures' files, and `options` of
---- chat:encode. vLLM is sent the messages, with the pictures as data URLs in their places, and SGLang the ids, with the
---- pictures beside them. It is an error if the server then reads other ids as the prompt, or another number of them.
+--- chat:encode. vLLM gets the messages, with the pictures as data URLs in their places. SGLang gets the ids and a list
+--- of the pictures. It is an error if the server then reads other ids as the prompt, or another number of them.
 ---@param prompts models.Batch[]
 ---@param opts {max_new_tokens: integer[], temperature: number?, seed: integer?, stop: integer[]?, suppress: integer[]?,
 --- problems: ({messages: table[]?, options: table?}|false)[]?} problems: of each prompt
