@@ -256,19 +256,36 @@ TEST(Dpo, ASmallModelComesToPreferTheChosenAnswers) {
 
 // --- kto.lua -------------------------------------------------------------------------------------
 
+std::string Labelled(const std::string& prompt, const std::string& completion, bool label) {
+  return absl::StrCat(R"({"prompt": ")", prompt, R"(", "completion": ")", completion,
+                      R"(", "label": )", label ? "true" : "false", "}\n");
+}
+
+// Words that are written backwards are good, and words that are repeated are not.
 TEST(Kto, ASmallModelLearnsFromLabels) {
   const Folder folder;
+  std::string lines;
+  for (int i = 0; i < 200; ++i) {
+    std::string word;
+    for (int k = 0; k < 3 + i % 4; ++k) {
+      word.push_back(static_cast<char>('a' + (i * 7 + k * (3 + i % 5)) % 26));
+    }
+    const bool is_good = i % 2 == 0;
+    lines += Labelled(word, is_good ? std::string(word.rbegin(), word.rend()) : word, is_good);
+  }
+  folder.Write("answers.jsonl", lines);
 
-  const Ended ended =
-      RunOne(Train(folder, "kto.lua", 2, {"steps=50", "answers_per_step=32", "held_out=64"}));
+  const Ended ended = RunOne(Train(folder, "kto.lua", 2,
+                                   {"data=answers.jsonl", "steps=25", "answers_per_step=16",
+                                    "held_out=40", "lr=0.004", "warmup_steps=2", "loss.beta=0.5"}));
 
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_THAT(ended.out, HasSubstr("desirable 4000"));
+  EXPECT_THAT(ended.out, HasSubstr("desirable 100"));
   const std::vector<double> losses = Values(folder, "loss");
-  ASSERT_THAT(losses, SizeIs(50));
+  ASSERT_THAT(losses, SizeIs(25));
   EXPECT_NEAR(losses[0], 0.5, 1e-6);  // the reference is the model itself
-  EXPECT_LT(Mean(losses, 40, 10), 0.48);
-  EXPECT_GT(Values(folder, "accuracy", "held out").at(0), 0.6);
+  EXPECT_LT(Mean(losses, 20, 5), 0.35);
+  EXPECT_GT(Values(folder, "accuracy", "held out").at(0), 0.65);
   EXPECT_THAT(folder.List("out/result"), Contains("adapter_model.safetensors"));
 }
 
@@ -280,9 +297,7 @@ TEST(Kto, TheLossesAreThoseOfTrlsFormulaOnAnyNumberOfRanks) {
   for (size_t i = 0; i < 24; ++i) {
     const std::string& word = words[i * i % words.size()];
     const bool is_good = i % 8 < 5;
-    absl::StrAppend(&lines, R"({"prompt": ")", word, R"(", "completion": ")",
-                    is_good ? std::string(word.rbegin(), word.rend()) : word, R"(", "label": )",
-                    is_good ? "true" : "false", "}\n");
+    lines += Labelled(word, is_good ? std::string(word.rbegin(), word.rend()) : word, is_good);
   }
   reference.Write("answers.jsonl", lines);
   Command command = Lockstep(
