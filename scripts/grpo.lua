@@ -106,11 +106,11 @@ local function score_group(group)
 end
 
 -- Samples the next turn of answers. Prompts that are the same are computed once.
-local function generate(prompts, limits, turn)
+local function generate(prompts, limits, turn, problems)
   local seed = config.seed % 1e6 * 1e9 + done.steps * 1e3 + dist.rank() + (turn - 1) % 8 * 1e15
   if server then
     return server:generate(prompts, { max_new_tokens = limits, stop = task.stop, suppress = task.placeholders,
-      temperature = config.temperature, seed = seed })
+      temperature = config.temperature, seed = seed, problems = problems })
   end
   return models.generate(net, prompts, { max_new_tokens = limits, stop = task.stop, suppress = task.placeholders,
     max_batch_size = config.max_batch_size, temperature = config.temperature, seed = seed })

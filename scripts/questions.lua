@@ -3,10 +3,12 @@
 ---     ./run scripts/grpo.lua --set model=qwen --set task=questions --set data=openai/gsm8k/main
 ---
 --- A line of the file is {"question": "2 + 2?", "answer": "4"}, or has a `prompt`, a string or messages. Of an answer
---- with "####", as gsm8k has them, what follows counts. The reward is 1 if the model's text ends with the answer.
+--- with "####", as gsm8k has them, what follows counts. The reward is 1 if the model's text ends with the answer. With
+--- --set images=true prompts may have pictures: {"type": "image", "path": "cat.png"}, from the file's folder on.
 --- A task of your own gives `tools` that the model may call, and further reward functions: see docs/scripts.md.
 
 local data = require "lockstep.data"
+local images = require "lockstep.images"
 local text = require "lockstep.text"
 local torch = require "lockstep.torch"
 
@@ -17,16 +19,22 @@ function M.write_model() error("the task questions needs --set model=FOLDER", 0)
 local function trimmed(s) return (tostring(s):gsub("^%s+", ""):gsub("[%s.]+$", "")) end
 
 --- Returns the task; see reverse_words.lua.
-function M.new(dir, _, config, tools)
+function M.new(dir, has_images, config, tools)
   local chat, tokenizer = text.chat(dir), text.tokenizer(dir)
   if config.data == "" then error("the task questions needs --set data=FILE", 0) end
   local source = data.conversations(config.data, { kind = "prompt", split = config.split })
   local schemas = tools and text.tool_schemas(tools)
+  local folder, process = config.data:match "^(.*)/" or ".", has_images and images.processor(dir) or nil
   local function encode(row)
-    return chat:encode(row.messages, text.options(row, { generation_prompt = true, tools = schemas }))
+    return chat:encode(row.messages, text.options(row, { generation_prompt = true, tools = schemas, folder = folder,
+      processor = process }))
   end
   source:show { encode = encode, tokenizer = tokenizer, reads = { "answer" } }
   local task = { size = #source, tools = tools }
+  if has_images then
+    local ids = data.json(chat.dir .. "/config.json")
+    task.placeholders = { ids.image_token_id or ids.image_token_index, ids.video_token_id }
+  end
 
   --- Returns the problem of a number. After the last question the first one follows.
   function task.problem(number)
@@ -34,8 +42,11 @@ function M.new(dir, _, config, tools)
     local row = source[index]
     if row.answer == nil then error(source:place(index) .. ': a question needs an "answer"', 0) end
     local answer = tostring(row.answer)
-    return { prompt = { input_ids = torch.tensor(encode(row).input_ids, { dtype = torch.int64 }) },
-      messages = row.messages, options = text.options(row, { tools = schemas }), -- of the turns behind a tool's
+    local sample = encode(row)
+    return { prompt = { input_ids = torch.tensor(sample.input_ids, { dtype = torch.int64 }),
+        pixel_values = sample.pixel_values, image_grid_thw = sample.image_grid_thw },
+      -- For the turns behind a tool's, and for servers.
+      messages = row.messages, options = text.options(row, { tools = schemas, folder = folder }),
       answer = trimmed(answer:match "####(.*)$" or answer) }
   end
 

@@ -19,13 +19,17 @@ std::string ElementName(const Parameter& parameter, int i) {
   return absl::StrCat("\"", parameter.name, "\"[", i, "]");
 }
 
-// Converts each element of the array at `index`.
+// Converts each element of the array at `index`. read(i) reads the element on top of the stack.
 template <typename List, typename ReadElement>
-List ConvertList(lua_State* state, int index, const Parameter& parameter, List list,
-                 ReadElement read) {
+List ConvertList(lua_State* state, int index, List list, ReadElement read) {
   list.reserve(lua_objlen(state, index));
-  ForEachElement(state, index, [&](int i) { list.push_back(read(ElementName(parameter, i))); });
+  ForEachElement(state, index, [&](int i) { list.push_back(read(i)); });
   return list;
+}
+
+const at::Tensor& ReadElement(lua_State* state, const Parameter& parameter, int i) {
+  if (const at::Tensor* tensor = TensorAt(state, -1)) return *tensor;
+  ThrowTypeError(state, -1, ElementName(parameter, i).c_str(), "a tensor");
 }
 
 c10::Scalar ReadScalar(lua_State* state, int index) {
@@ -47,8 +51,9 @@ c10::IValue ConvertIntegers(lua_State* state, int index, const Parameter& parame
     list.resize(parameter.list_size, static_cast<int64_t>(lua_tonumber(state, index)));
     return list;
   }
-  return ConvertList(state, index, parameter, c10::List<int64_t>(),
-                     [&](const std::string& name) { return ReadInteger(state, -1, name.c_str()); });
+  // The class of the list says that all are whole numbers.
+  return ConvertList(state, index, c10::List<int64_t>(),
+                     [&](int) { return static_cast<int64_t>(lua_tonumber(state, -1)); });
 }
 
 // ATen's numbers for the reductions of a loss.
@@ -94,34 +99,31 @@ c10::IValue Convert(lua_State* state, int index, const Parameter& parameter) {
   switch (parameter.kind) {
     case ParameterKind::kTensor: return ConvertTensor(state, index);
     case ParameterKind::kTensors:
-      return ConvertList(
-          state, index, parameter, c10::List<at::Tensor>(),
-          [&](const std::string& name) { return ReadTensor(state, -1, name.c_str()); });
+      return ConvertList(state, index, c10::List<at::Tensor>(),
+                         [&](int i) { return ReadElement(state, parameter, i); });
     case ParameterKind::kOptionalTensors:
-      return ConvertList(state, index, parameter, c10::List<std::optional<at::Tensor>>(),
-                         [&](const std::string& name) -> std::optional<at::Tensor> {
+      return ConvertList(state, index, c10::List<std::optional<at::Tensor>>(),
+                         [&](int i) -> std::optional<at::Tensor> {
                            if (!lua_toboolean(state, -1)) return std::nullopt;
-                           return ReadTensor(state, -1, name.c_str());
+                           return ReadElement(state, parameter, i);
                          });
     case ParameterKind::kScalar: return ReadScalar(state, index);
     case ParameterKind::kScalars: {
       c10::impl::GenericList list(c10::NumberType::get());
-      return ConvertList(state, index, parameter, list,
-                         [&](const std::string&) { return c10::IValue(ReadScalar(state, -1)); });
+      return ConvertList(state, index, list,
+                         [&](int) { return c10::IValue(ReadScalar(state, -1)); });
     }
     case ParameterKind::kInteger: return static_cast<int64_t>(lua_tonumber(state, index));
     case ParameterKind::kReduction: return ReadReduction(state, index);
     case ParameterKind::kIntegers: return ConvertIntegers(state, index, parameter);
     case ParameterKind::kFloat: return lua_tonumber(state, index);
     case ParameterKind::kFloats:
-      return ConvertList(
-          state, index, parameter, c10::List<double>(),
-          [&](const std::string& name) { return ReadNumber(state, -1, name.c_str()); });
+      return ConvertList(state, index, c10::List<double>(),
+                         [&](int) { return lua_tonumber(state, -1); });
     case ParameterKind::kBoolean: return lua_toboolean(state, index) != 0;
     case ParameterKind::kBooleans:
-      return ConvertList(state, index, parameter, c10::List<bool>(), [&](const std::string& name) {
-        return ReadBoolean(state, -1, name.c_str());
-      });
+      return ConvertList(state, index, c10::List<bool>(),
+                         [&](int) { return lua_toboolean(state, -1) != 0; });
     case ParameterKind::kString:
     case ParameterKind::kDevice:
     case ParameterKind::kLayout:

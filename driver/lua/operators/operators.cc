@@ -246,7 +246,7 @@ bool IsDtype(const c10::Argument& result) {
   return result.real_type()->kind() == c10::TypeKind::ScalarTypeType;
 }
 
-int PushResults(lua_State* state, const Binding& binding, const Values& values) {
+int PushResults(lua_State* state, const Binding& binding, Values& values) {
   const std::vector<c10::Argument>& returns = binding.overload->handle.schema().returns();
   lua_checkstack(state, static_cast<int>(values.size()) + 4);
   for (size_t i = 0; i < values.size(); ++i) {
@@ -254,8 +254,12 @@ int PushResults(lua_State* state, const Binding& binding, const Values& values) 
         i < binding.overload->result_argument.size() ? binding.overload->result_argument[i] : -1;
     const int source = argument >= 0 ? binding.sources[argument] : 0;
     // x:add_(1) gives back x itself, not another value for the same tensor.
-    if (source != 0 && values[i].isTensor()) {
-      lua_pushvalue(state, source);
+    if (values[i].isTensor()) {
+      if (source != 0) {
+        lua_pushvalue(state, source);
+      } else {
+        PushTensor(state, std::move(values[i]).toTensor());
+      }
     } else if (IsDtype(returns[i]) && values[i].isInt()) {
       PushDtype(state, static_cast<at::ScalarType>(values[i].toInt()));
     } else {

@@ -28,12 +28,10 @@ struct DevicePressure {
 // The CPU, and every other device without an index of its own, then CUDA's devices.
 constexpr size_t kNumDevices = 1 + 128;
 
-struct Pressure {
-  std::array<DevicePressure, kNumDevices> devices;
-  std::unordered_map<const c10::StorageImpl*, HeldStorage> storages;
-  bool collecting = false;
-};
-thread_local Pressure pressure;
+// Initialised by the loader, so that a push looks at no guard.
+constinit thread_local std::array<DevicePressure, kNumDevices> devices{};
+thread_local std::unordered_map<const c10::StorageImpl*, HeldStorage> storages;
+thread_local bool is_collecting = false;
 
 constexpr int64_t kMinBudget = int64_t{64} << 20;
 constexpr int64_t kStepsPerBudget = 16;
@@ -44,7 +42,7 @@ constexpr int64_t kSmallBytes = 16 << 10;
 
 DevicePressure& On(c10::Device device) {
   const int index = device.is_cuda() ? 1 + std::max<int>(device.index(), 0) : 0;
-  return pressure.devices[index];
+  return devices[index];
 }
 
 void Count(c10::Device device, int64_t bytes) {
@@ -59,7 +57,7 @@ int64_t Budget(const DevicePressure& on) { return std::max(kMinBudget, on.live /
 // Returns whether less than an eighth of any CUDA device that holds tensors is free.
 bool IsNearlyFull() {
   for (size_t i = 1; i < kNumDevices; ++i) {
-    if (pressure.devices[i].live == 0) continue;
+    if (devices[i].live == 0) continue;
     try {
       const auto [free, total] =
           at::getDeviceAllocator(at::kCUDA)->getMemoryInfo(static_cast<c10::DeviceIndex>(i - 1));
@@ -76,7 +74,7 @@ bool IsNearlyFull() {
 bool IsWorthCollecting() {
   int64_t most = 0;
   for (size_t i = 1; i < kNumDevices; ++i) {
-    const DevicePressure& on = pressure.devices[i];
+    const DevicePressure& on = devices[i];
     if (on.uncollected >= Budget(on)) return true;
     most = std::max(most, on.uncollected);
   }
@@ -85,7 +83,7 @@ bool IsWorthCollecting() {
 
 int64_t LiveOnCuda() {
   int64_t live = 0;
-  for (size_t i = 1; i < kNumDevices; ++i) live += pressure.devices[i].live;
+  for (size_t i = 1; i < kNumDevices; ++i) live += devices[i].live;
   return live;
 }
 
@@ -100,12 +98,11 @@ HeldBytes Hold(const at::Tensor& tensor) {
       held.bytes += bytes;
     } else {
       held.storage = storage;
-      const auto known = pressure.storages.find(storage);
-      if (known != pressure.storages.end()) {
+      const auto known = storages.find(storage);
+      if (known != storages.end()) {
         ++known->second.num_values;
       } else {
-        pressure.storages.emplace(storage,
-                                  HeldStorage{1, bytes, tensor.storage().getWeakStorageImpl()});
+        storages.emplace(storage, HeldStorage{1, bytes, tensor.storage().getWeakStorageImpl()});
         Count(held.device, bytes);
       }
     }
@@ -118,10 +115,10 @@ void Release(const HeldBytes& held) {
   DevicePressure& on = On(held.device);
   on.live -= held.bytes;
   if (held.storage == nullptr) return;
-  const auto known = pressure.storages.find(held.storage);
+  const auto known = storages.find(held.storage);
   if (--known->second.num_values > 0) return;
   on.live -= known->second.bytes;
-  pressure.storages.erase(known);
+  storages.erase(known);
 }
 
 void StepCollector(lua_State* state, c10::Device device) {
@@ -135,14 +132,14 @@ void StepCollector(lua_State* state, c10::Device device) {
 
 bool CollectForDevice() {
   lua_State* state = RunningState();
-  if (state == nullptr || pressure.collecting || IsGraphRecording() || !IsWorthCollecting()) {
+  if (state == nullptr || is_collecting || IsGraphRecording() || !IsWorthCollecting()) {
     return false;
   }
   const int64_t before = LiveOnCuda();
-  pressure.collecting = true;
+  is_collecting = true;
   lua_gc(state, LUA_GCCOLLECT, 0);
-  pressure.collecting = false;
-  for (DevicePressure& on : pressure.devices) on.uncollected = 0;
+  is_collecting = false;
+  for (DevicePressure& on : devices) on.uncollected = 0;
   return LiveOnCuda() < before;
 }
 
@@ -150,7 +147,7 @@ int64_t LiveTensorBytes(c10::Device device) { return On(device).live; }
 
 int64_t LiveTensorBytes() {
   int64_t live = 0;
-  for (const DevicePressure& on : pressure.devices) live += on.live;
+  for (const DevicePressure& on : devices) live += on.live;
   return live;
 }
 

@@ -40,10 +40,9 @@ struct DtypeBox {
 
 template <typename Box>
 Box* BoxAt(lua_State* state, int index, uint64_t tag) {
-  // Light userdata carries no size and no tag: it is not ours.
-  if (lua_type(state, index) != LUA_TUSERDATA || lua_objlen(state, index) != sizeof(Box))
-    return nullptr;
   Box* box = static_cast<Box*>(lua_touserdata(state, index));
+  // Light userdata has the size 0 and no tag: it is not ours.
+  if (box == nullptr || lua_objlen(state, index) != sizeof(Box)) return nullptr;
   return box->tag == tag ? box : nullptr;
 }
 

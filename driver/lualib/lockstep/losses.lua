@@ -21,8 +21,9 @@ local fail, read_mask, describe = checks.fail, checks.read_mask, checks.describe
 local preferences = require "lockstep.losses.preferences"
 
 local M = { rollouts = require "lockstep.losses.rollouts", pairs = require "lockstep.losses.pairs",
-  reward_functions = require "lockstep.losses.reward_functions", dpo = preferences.dpo, cpo = preferences.cpo,
-  orpo = preferences.orpo, kto = preferences.kto, reward = preferences.reward }
+  unpaired = require "lockstep.losses.unpaired", reward_functions = require "lockstep.losses.reward_functions",
+  dpo = preferences.dpo, cpo = preferences.cpo, orpo = preferences.orpo, kto = preferences.kto,
+  reward = preferences.reward }
 
 -- Sequences -----------------------------------------------------------------------------------------------
 

@@ -201,12 +201,13 @@ std::string UnknownField(const std::string& name) {
 
 // x[key]. Upvalue 1: methods by name, filled as they are asked for.
 int GetIndex(lua_State* state) {
+  lua_pushvalue(state, 2);
+  lua_rawget(state, lua_upvalueindex(1));
+  if (!lua_isnil(state, -1)) return 1;  // a method, as nearly always
+  lua_settop(state, 2);
   if (lua_type(state, 2) != LUA_TSTRING || std::strcmp(lua_tostring(state, 2), "...") == 0) {
     return PushIndexed(state, ReadTensor(state, 1, "x"), 2);
   }
-  lua_pushvalue(state, 2);
-  lua_rawget(state, lua_upvalueindex(1));
-  if (!lua_isnil(state, -1)) return 1;
   const std::string name = lua_tostring(state, 2);
   for (const Field& field : kFields) {
     if (name != field.name) continue;
@@ -256,8 +257,9 @@ int SetIndex(lua_State* state) {
 }
 
 int Negate(lua_State* state) {
+  static thread_local Operator& neg = *FindOperator("neg");
   lua_settop(state, 1);  // Lua passes the operand of a unary operator twice
-  return CallOperator(state, *FindOperator("neg"));
+  return CallOperator(state, neg);
 }
 
 int Length(lua_State* state) {

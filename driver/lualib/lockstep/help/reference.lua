@@ -33,6 +33,7 @@ local MODULES = {
   { "losses", "lockstep/losses.lua", "lockstep/losses/preferences.lua", "lockstep/losses/rollouts.lua",
     "lockstep/losses/reward_functions.lua" },
   { "losses.pairs", "lockstep/losses/pairs.lua" },
+  { "losses.unpaired", "lockstep/losses/unpaired.lua" },
   { "models", "lockstep/models.lua", "lockstep/models/exact_answers.lua", "lockstep/models/generate_turns.lua",
     "lockstep/models/server.lua", "lockstep/models/decoder.lua" },
   { "mimo", "lockstep/mimo.lua", "lockstep/mimo/topology.lua", "lockstep/mimo/ownership.lua",

@@ -2,9 +2,9 @@
 
 local checks = require "lockstep.losses.checks"
 local core = require "lockstep.core"
-local log = require "lockstep.log"
 local options = require "lockstep.options"
 local preferences = require "lockstep.losses.preferences"
+local read = require "lockstep.losses.reading"
 local survey = require "lockstep.batching.survey"
 local text = require "lockstep.text"
 local torch = require "lockstep.torch"
@@ -74,30 +74,15 @@ end
 function M.read(source, chat, opts)
   local o = options.read("losses.pairs.read", opts, { tokenizer = options.required, seq_len = options.required,
     renderer = options.optional, on_cut = "error" })
-  checks.choice("pairs.read", "on_cut", o.on_cut, { "drop", "error" })
-  local function encode(pair) return M.sample(chat, pair, { seq_len = o.seq_len, renderer = o.renderer }) end
-  source:show { encode = encode, tokenizer = o.tokenizer }
-  local samples, skipped, tokens, num_long = {}, {}, 0, 0
-  local found = { roles = {}, ids = {} }
-  for i = 1, #source do
-    local pair = source[i]
-    survey.count_roles(found.roles, pair.chosen)
-    survey.count_roles(found.roles, { unpack(pair.rejected, pair.first) })
-    local ok, sample, reason = pcall(encode, pair)
-    if not ok then error(source:place(i) .. ": " .. sample, 0) end
-    if reason then skipped[#skipped + 1] = source:place(i) .. ": " .. reason else samples[#samples + 1] = sample end
-    found.ids[i], tokens = sample.input_ids, tokens + #sample.input_ids
-    if #sample.input_ids > o.seq_len then num_long = num_long + 1 end
-  end
-  log.record("pairs", { pairs = #samples, tokens = tokens, counts = { skipped = #skipped, too_long = num_long } })
-  survey.print_roles(found.roles)
-  local title = ("%d pairs are skipped, %d of them longer than seq_len = %d"):format(#skipped, num_long, o.seq_len)
-  if num_long > 0 and o.on_cut == "error" then
-    error(log.listing(title .. ". Raise seq_len, or --set on_cut=drop", skipped, "skipped.txt"), 0)
-  end
-  log.list(title, skipped, "skipped.txt")
-  found.skipped = #skipped
-  return samples, found
+  return read(source, {
+    name = "pairs",
+    encode = function(pair) return { { M.sample(chat, pair, { seq_len = o.seq_len, renderer = o.renderer }) } } end,
+    count_roles = function(roles, pair)
+      survey.count_roles(roles, pair.chosen)
+      survey.count_roles(roles, { unpack(pair.rejected, pair.first) })
+    end,
+    fields = function(samples) return { pairs = #samples } end,
+  }, o)
 end
 
 --- Returns the log-probabilities of each pair's answers, as a loss compares them, and the means over their tokens.

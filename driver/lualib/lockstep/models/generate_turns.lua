@@ -102,8 +102,9 @@ local function call_tools(answer, calls, content, o, problem, turn)
 end
 
 ---@class models.TurnOptions
----@field generate fun(prompts: models.Batch[], limits: integer[], turn: integer): integer[][], number[][]? returns the
---- new ids of each prompt, and their log-probabilities where it knows them; `limits` are most new tokens of each
+---@field generate fun(prompts: models.Batch[], limits: integer[], turn: integer, problems: (table|false)[]):
+--- integer[][], number[][]? returns the new ids of each prompt, and their log-probabilities where it knows them;
+--- `limits` are most new tokens of each, `problems` those that are asked, or false in turns after the first
 ---@field max_new_tokens integer of an answer: all turns, and what tools answer in between
 ---@field tools text.Tool[]? default: none, and a single turn
 ---@field chat lockstep.text.Chat? for tools
@@ -147,15 +148,16 @@ function M.generate_turns(problems, opts)
   end
   for turn = 1, o.max_turns do
     if #active == 0 then break end
-    local prompts, limits, going_on = {}, {}, {}
+    local prompts, limits, asked, going_on = {}, {}, {}, {}
     for k, i in ipairs(active) do
       local prompt, ids = problems[i].prompt, answers[i].ids
       prompts[k] = #ids == 0 and prompt or plain.copy(prompt, {
         input_ids = torch.cat { prompt.input_ids, torch.tensor(ids, { dtype = torch.int64 }) } })
       if #ids > 0 then prompts[k].position_ids = nil end -- those of the prompt alone; generate counts them anew
       limits[k] = o.max_new_tokens - #ids
+      asked[k] = #ids == 0 and problems[i]
     end
-    local drawn, log_probs = o.generate(prompts, limits, turn)
+    local drawn, log_probs = o.generate(prompts, limits, turn, asked)
     plain.check(#drawn == #active, "%s: generate returned %d answers to %d prompts", NAME, #drawn, #active)
     for k, i in ipairs(active) do
       local answer, ids = answers[i], drawn[k]

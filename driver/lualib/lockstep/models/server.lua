@@ -5,6 +5,7 @@ local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local ffi = require "ffi"
 local options = require "lockstep.options"
+local picture_urls = require "lockstep.models.picture_urls"
 local plain = require "lockstep.plain"
 local run = require "lockstep.run"
 
@@ -122,7 +123,8 @@ function Server:send(requests)
   return results
 end
 
--- The parts that differ from server to server: a request, the ids and log-probabilities of its answer, new weights.
+-- The parts that differ from server to server: a request, the ids and log-probabilities of its answer, new weights. A
+-- conversation is given for prompts with pictures alone: see conversation_of.
 local vllm, sglang = {}, {}
 local KINDS = { vllm = vllm, sglang = sglang }
 
@@ -134,26 +136,38 @@ local function whole_distribution(more)
   return plain.copy({ top_p = 1, top_k = -1, min_p = 0, repetition_penalty = 1 }, more)
 end
 
-vllm.request = function(self, prompt, o)
-  return { "/v1/completions", whole_distribution { model = self.model, prompt = prompt, max_tokens = o.max_new_tokens,
-    temperature = o.temperature, seed = o.seed, stop_token_ids = o.stop, logit_bias = o.bias, logprobs = 0,
-    return_token_ids = true } }
+vllm.request = function(self, prompt, o, conversation)
+  local request = whole_distribution { model = self.model, max_tokens = o.max_new_tokens, temperature = o.temperature,
+    seed = o.seed, stop_token_ids = o.stop, logit_bias = o.bias, return_token_ids = true }
+  if not conversation then
+    request.prompt, request.logprobs = prompt, 0
+    return { "/v1/completions", request }
+  end
+  request.messages, request.logprobs, request.top_logprobs = conversation.messages, true, 0
+  request.documents, request.chat_template_kwargs = conversation.documents, conversation.variables
+  return { "/v1/chat/completions", request }
 end
 
 vllm.read = function(response)
   local choice = table_of(table_of(response.choices)[1])
-  return table_of(choice.token_ids), table_of(table_of(choice.logprobs).token_logprobs)
+  local log_probs, of_chat = table_of(choice.logprobs).token_logprobs, table_of(choice.logprobs).content
+  if type(of_chat) == "table" then
+    log_probs = {}
+    for i, token in ipairs(of_chat) do log_probs[i] = table_of(token).logprob or false end
+  end
+  return table_of(choice.token_ids), table_of(log_probs)
 end
 
-vllm.load = function(self, folder)
-  self:send { { "/collective_rpc", { method = "reload_weights", kwargs = { weights_path = folder } } } }
-  self:send { { "/reset_prefix_cache", {} } }
+-- Returns how many ids the server read as the prompt, and the ids if it tells them.
+vllm.prompt = function(response)
+  local ids = table_of(response.prompt_token_ids)
+  return #ids, ids
 end
 
-sglang.request = function(self, prompt, o)
-  return { "/generate", { input_ids = prompt, return_logprob = true, lora_path = self.adapter,
-    sampling_params = whole_distribution { max_new_tokens = o.max_new_tokens, temperature = o.temperature,
-      stop_token_ids = o.stop, logit_bias = o.bias } } }
+sglang.request = function(self, prompt, o, conversation)
+  return { "/generate", { input_ids = prompt, image_data = conversation and conversation.urls, return_logprob = true,
+    lora_path = self.adapter, sampling_params = whole_distribution { max_new_tokens = o.max_new_tokens,
+      temperature = o.temperature, stop_token_ids = o.stop, logit_bias = o.bias } } }
 end
 
 sglang.read = function(response)
@@ -164,26 +178,82 @@ sglang.read = function(response)
   return ids, log_probs
 end
 
+sglang.prompt = function(response) return table_of(response.meta_info).prompt_tokens or 0 end
+
+vllm.load = function(self, folder)
+  self:send { { "/collective_rpc", { method = "reload_weights", kwargs = { weights_path = folder } } } }
+  self:send { { "/reset_prefix_cache", {} } }
+end
+
 sglang.load = function(self, folder) self:send { { "/update_weights_from_disk", { model_path = folder } } } end
+
+-- Options of chat:encode that are no variables of a template.
+local NO_VARIABLES = { tools = true, documents = true, folder = true, processor = true, loss = true, loss_from = true,
+  generation_prompt = true, template = true, renderer = true }
+
+--- Returns the messages of a problem whose prompt has pictures, as servers take them.
+local function conversation_of(problem, i)
+  if problem == false or problem and problem.options and problem.options.tools then
+    fail("prompt %d has pictures and tools; a server answers a single turn about pictures, so leave the task's tools "
+      .. "out, or sample without a server", i)
+  end
+  if not problem or type(problem.messages) ~= "table" then
+    fail("prompt %d has pictures, but its problem has no messages with them; servers are sent files, not pixel values",
+      i)
+  end
+  local o, variables = problem.options or {}, nil
+  for name, value in pairs(o) do
+    if not NO_VARIABLES[name] then variables = plain.copy(variables or {}, { [name] = value }) end
+  end
+  local messages, urls = picture_urls.of(problem.messages, o.folder or ".")
+  if #urls == 0 then fail("prompt %d has pictures, but the messages of its problem have none", i) end
+  return { messages = messages, urls = urls, documents = o.documents, variables = variables }
+end
+
+--- Raises unless the server has read the ids of a prompt with pictures as they are here: log-probabilities of an answer
+--- to another prompt would be no old ones of the loss.
+local function check_prompt(self, i, prompt, response)
+  local count, ids = KINDS[self.kind].prompt(response)
+  if count ~= #prompt then
+    fail("%s read prompt %d as %d tokens, and it has %d here; its chat template or its processor of pictures is not "
+      .. "that of the model's folder%s", self.url, i, count, #prompt, count > 0 and "" or ", or it tells no count")
+  end
+  for k, id in ipairs(ids or {}) do
+    if id ~= prompt[k] then
+      fail("%s read token %d of prompt %d as %s, and it is %d here; its chat template is not that of the model's "
+        .. "folder", self.url, k, i, tostring(id), prompt[k])
+    end
+  end
+end
 
 --- Returns the new ids of each prompt, as models.generate does, and their log-probabilities. Each prompt is a request
 --- of its own; the server batches them.
 ---
 ---     local ids, log_probs = server:generate(prompts, { max_new_tokens = limits, temperature = 1, seed = 7 })
----@param prompts models.Batch[] of text
----@param opts {max_new_tokens: integer[], temperature: number?, seed: integer?, stop: integer[]?, suppress: integer[]?}
+---
+--- A prompt with pictures needs its problem: `messages`, whose parts name the pictures' files, and `options` of
+--- chat:encode. vLLM gets the messages, with the pictures as data URLs in their places. SGLang gets the ids and a list
+--- of the pictures. It is an error if the server then reads other ids as the prompt, or another number of them.
+---@param prompts models.Batch[]
+---@param opts {max_new_tokens: integer[], temperature: number?, seed: integer?, stop: integer[]?, suppress: integer[]?,
+--- problems: ({messages: table[]?, options: table?}|false)[]?} problems: of each prompt
 ---@return integer[][] ids with the id that ended an answer
 ---@return number[][] log_probs
 function Server:generate(prompts, opts)
   local o = options.read("server:generate", opts, { max_new_tokens = options.required, temperature = 1,
-    seed = options.optional, stop = options.optional, suppress = {} })
+    seed = options.optional, stop = options.optional, suppress = {}, problems = {} })
   local requests, all_ids, all_log_probs, bias = {}, {}, {}, nil
   for _, id in ipairs(o.suppress) do bias = plain.copy(bias or {}, { [tostring(id)] = -100 }) end
+  local of_problem = {} -- samples of a group ask the same
   for i, prompt in ipairs(prompts) do
-    if prompt.pixel_values then fail("prompt %d has pictures, which servers are not given here", i) end
+    local problem, conversation = o.problems[i], nil
+    if prompt.pixel_values then
+      conversation = problem and of_problem[problem] or conversation_of(problem, i)
+      of_problem[problem] = conversation
+    end
     requests[i] = KINDS[self.kind].request(self, prompt.input_ids:totable(), { max_new_tokens = o.max_new_tokens[i],
       temperature = o.temperature, seed = o.seed and (o.seed % 2 ^ 31 * 65537 + i) % 2 ^ 31, stop = o.stop,
-      bias = bias })
+      bias = bias }, conversation)
   end
   if #requests == 0 then return {}, {} end
   for i, response in ipairs(self:send(requests)) do
@@ -204,6 +274,7 @@ function Server:generate(prompts, opts)
         fail_with("the log-probability %s of an id", tostring(log_prob))
       end
     end
+    if prompts[i].pixel_values then check_prompt(self, i, prompts[i].input_ids:totable(), response) end
     all_ids[i], all_log_probs[i] = ids, log_probs
   end
   return all_ids, all_log_probs

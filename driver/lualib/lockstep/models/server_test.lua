@@ -39,10 +39,117 @@ for _, kind in ipairs { "vllm", "sglang" } do
             min_p = 0, repetition_penalty = 1, logit_bias = { ["3"] = -100, ["8"] = -100 } } })
       end
       t.equal({ server:generate({}, { max_new_tokens = {} }) }, { {}, {} })
-      t.raises("prompt 1 has pictures", server.generate, server, { { pixel_values = 1 } }, { max_new_tokens = { 1 } })
     end)
   end)
 end
+
+-- Pictures ------------------------------------------------------------------------------------------
+
+local PICTURES = "driver/images/testdata"
+
+--- Returns ids as a tensor.
+local function ids_of(...) return torch.tensor({ ... }, { dtype = torch.int64 }) end
+
+--- Returns what the stand-in notes of a picture.
+local function noted(kind, name)
+  local digits = t.read_file(PICTURES .. "/" .. name):gsub(".", function(c) return ("%02x"):format(c:byte()) end)
+  return ("data:image/%s;base64 %s"):format(kind, digits)
+end
+
+--- A question with two pictures of files, and one whose picture is bytes. The stand-in reads three ids for each.
+local function questions()
+  local first = { { role = "system", content = "s" }, { role = "user", content = { { type = "text", text = "a" },
+    { type = "image", path = "jpeg_420.jpg" }, { type = "text", text = "bc" },
+    { type = "image", path = "png_bits.png" }, { type = "text", text = "d" } } } }
+  local second = { { role = "user", content = { { type = "image",
+    image = t.read_file(PICTURES .. "/webp_lossy.webp") } } } }
+  return { { messages = first, options = { folder = PICTURES, enable_thinking = false } }, { messages = second } },
+    { { input_ids = ids_of(115, 97, 7, 7, 7, 98, 99, 7, 7, 7, 100), pixel_values = 1 },
+      { input_ids = ids_of(7, 7, 7), pixel_values = 1 } }
+end
+
+t.test("PicturesAreSentAsTheBytesOfTheirFilesBetweenTheTextParts", function()
+  local jpeg, png = noted("jpeg", "jpeg_420.jpg"), noted("png", "png_bits.png")
+  for _, kind in ipairs { "vllm", "sglang" } do
+    os.execute(("rm -rf '%s/%s'"):format(run.dir, kind))
+    with_server(kind, function(url, seen)
+      local server = models.server(url)
+      local problems, prompts = questions()
+
+      local ids, log_probs = server:generate(prompts, { max_new_tokens = { 2, 1 }, seed = 5, temperature = 0.7,
+        stop = { 9 }, suppress = { 3 }, problems = problems })
+
+      t.equal({ #ids[1], log_probs }, { 2, { { -0.5, -1.5 }, { -0.5 } } })
+      local first, second = seen()[2], seen()[3] -- in any order
+      if kind == "vllm" and #first.body.messages == 1 or kind == "sglang" and #first.body.input_ids == 3 then
+        first, second = second, first
+      end
+      if kind == "vllm" then
+        t.equal(first.path, "/v1/chat/completions")
+        local function url_of(picture) return { type = "image_url", image_url = { url = picture } } end
+        t.equal(first.body, { model = "base", max_tokens = 2, temperature = 0.7, seed = 5 * 65537 + 1,
+          stop_token_ids = { 9 }, logprobs = true, top_logprobs = 0, return_token_ids = true, top_p = 1, top_k = -1,
+          min_p = 0, repetition_penalty = 1, logit_bias = { ["3"] = -100 },
+          chat_template_kwargs = { enable_thinking = false }, messages = { { role = "system", content = "s" },
+            { role = "user", content = { { type = "text", text = "a" }, url_of(jpeg), { type = "text", text = "bc" },
+              url_of(png), { type = "text", text = "d" } } } } })
+        t.equal(second.body.messages[1].content, { url_of(noted("webp", "webp_lossy.webp")) })
+        t.equal(problems[1].messages[2].content[2], { type = "image", path = "jpeg_420.jpg" })
+      else
+        t.equal({ first.path, first.body.input_ids, first.body.image_data },
+          { "/generate", prompts[1].input_ids:totable(), { jpeg, png } })
+        t.equal(second.body.image_data, { noted("webp", "webp_lossy.webp") })
+      end
+    end)
+  end
+end)
+
+t.test("Base64IsThatOfRfc4648", function()
+  local urls = require "lockstep.models.picture_urls"
+  for length, digits in pairs { [0] = "/9j/", "/9j/Zg==", "/9j/Zm8=", "/9j/Zm9v", "/9j/Zm9vYg==", "/9j/Zm9vYmE=",
+    "/9j/Zm9vYmFy" } do
+    local bytes = "\255\216\255" .. ("foobar"):sub(1, length) -- a JPEG begins so
+    local _, found = urls.of({ { role = "user", content = { { type = "image", image = bytes } } } }, ".")
+    t.equal(found, { "data:image/jpeg;base64," .. digits })
+  end
+end)
+
+t.test("PromptsThatTheServerReadsDifferentlyAreAnError", function()
+  for _, kind in ipairs { "vllm", "sglang" } do
+    os.execute(("rm -rf '%s/%s'"):format(run.dir, kind))
+    with_server(kind, function(url)
+      local server, all, prompts = models.server(url), questions()
+      local function raises(message, prompt, problem)
+        t.raises("models.server: " .. message, server.generate, server, { prompt },
+          { max_new_tokens = { 1 }, problems = { problem } })
+      end
+      if kind == "vllm" then
+        raises(url .. " read prompt 1 as 3 tokens, and it has 4 here; its chat template or its processor of pictures",
+          { input_ids = ids_of(7, 7, 7, 7), pixel_values = 1 }, all[2])
+        all[1].messages[1].content = "broken"
+        raises(url .. " read token 1 of prompt 1 as 99, and it is 98 here; its chat template",
+          { input_ids = ids_of(98, 114, 111, 107, 101, 110, 97, 7, 7, 7, 98, 99, 7, 7, 7, 100), pixel_values = 1 },
+          all[1])
+      else
+        raises(url .. " read prompt 1 as 4 tokens, and it has 3 here",
+          { input_ids = ids_of(999, 7, 7), pixel_values = 1 }, all[2])
+      end
+      raises("prompt 1 has pictures, but its problem has no messages", prompts[2])
+      raises("prompt 1 has pictures, but the messages of its problem have none", prompts[2],
+        { messages = { { role = "user", content = "a" } } })
+      raises("prompt 1 has pictures and tools; a server answers a single turn", prompts[2], false)
+      raises("prompt 1 has pictures and tools", prompts[2], { messages = all[2].messages, options = { tools = {} } })
+      local function picture(part)
+        return { messages = { { role = "user", content = { { type = "text", text = "a" }, part } } } }
+      end
+      raises("message 1, part 2: there is no file cat.png", prompts[2], picture { type = "image", path = "cat.png" })
+      raises("message 1, part 2: driver/lualib/run_test.lua is no JPEG, PNG or WebP", prompts[2],
+        picture { type = "image", path = "driver/lualib/run_test.lua" })
+      raises("message 1, part 2 is a tensor", prompts[2], picture { type = "image", image = torch.zeros { 3, 4, 4 } })
+      raises("message 1, part 2: a picture is", prompts[2], picture { type = "image", image = "https://a/b.png" })
+    end)
+  end
+end)
 
 t.test("WeightsAndAdaptersAreLoadedFromAFolder", function()
   for kind, paths in pairs { vllm = { "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/collective_rpc" },

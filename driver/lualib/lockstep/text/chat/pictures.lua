@@ -1,6 +1,7 @@
 --- Pictures in conversations: what processors of transformers add to the ids of a chat.
 
 local core = require "lockstep.core"
+local core_images = require "lockstep.core.images"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -10,15 +11,28 @@ local PLACEHOLDER = "<|image_pad|>"
 
 local function fail(message, ...) core.raise("chat:encode: " .. message:format(...)) end
 
---- Returns the picture of a part: uint8 [3, H, W].
-local function read(part, folder, place)
+--- Returns what a part gives as its picture: a tensor, a path, or the bytes of a file. Private to the library.
+---@param caller string for messages
+---@param part table
+---@param folder string of relative paths
+---@param place string of the part, for messages
+---@return torch.Tensor|string
+function M.source(caller, part, folder, place)
   local given = (part.image ~= core.null and part.image) or part.path
   if torch.is_tensor(given) then return given end
   if type(given) ~= "string" or given:find("^%a+://") then
-    fail('%s: a picture is {type = "image", path = "cat.png"}, or has a tensor under "image"; got %s', place,
-      type(given) == "string" and '"' .. given .. '", which is not a path' or "a " .. type(given))
+    local got = type(given) == "string" and '"' .. given .. '", which is not a path' or "a " .. type(given)
+    core.raise(('%s: %s: a picture is {type = "image", path = "cat.png"}, or has a tensor under "image"; got %s')
+      :format(caller, place, got))
   end
-  if folder ~= "." and given:sub(1, 1) ~= "/" then given = folder .. "/" .. given end
+  local is_relative = folder ~= "." and given:sub(1, 1) ~= "/" and not core_images.is_image(given)
+  return is_relative and folder .. "/" .. given or given
+end
+
+--- Returns the picture of a part: uint8 [3, H, W].
+local function read(part, folder, place)
+  local given = M.source("chat:encode", part, folder, place)
+  if torch.is_tensor(given) then return given end
   return require("lockstep.images").read(given, { alpha = "drop" }) -- as load_image of transformers reads a path
 end
 

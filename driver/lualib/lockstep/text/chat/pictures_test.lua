@@ -234,3 +234,22 @@ t.test("WhatDoesNotMatchInAChatOfGemma3IsNamed", function()
   t.raises("tokenizer_config.json lacks boi_token", text.chat(bare).encode, text.chat(bare),
     { { role = "user", content = "Hi" } }, { processor = its })
 end)
+
+t.test("QuestionsOfGrpoMayHavePicturesNextToTheirFile", function()
+  data.save_json(dir .. "/config.json", { image_token_id = IMAGE, video_token_id = 2008 })
+  core.write_file(dir .. "/cat.png", { t.read_file(PNG) })
+  local content = { { type = "image", path = "cat.png" }, { type = "text", text = "How many?" } }
+  data.save_jsonl(dir .. "/questions.jsonl", { { prompt = { { role = "user", content = content } }, answer = "2" } })
+  local task
+  t.printed(function()
+    task = dofile("scripts/questions.lua").new(dir, true, { data = dir .. "/questions.jsonl", split = "" })
+  end)
+
+  local problem = task.problem(1)
+
+  local expected = chat:encode(problem.messages, { processor = process, folder = dir, generation_prompt = true })
+  t.equal(problem.prompt.input_ids:totable(), expected.input_ids)
+  t.equal({ problem.prompt.pixel_values, problem.prompt.image_grid_thw },
+    { expected.pixel_values, expected.image_grid_thw })
+  t.equal({ problem.options, task.placeholders }, { { folder = dir }, { IMAGE, 2008 } }) -- a server reads the file
+end)

@@ -1,0 +1,52 @@
+--- Reads preferences of a source as samples for batching, and says what it found. Private to lockstep.losses.
+
+local checks = require "lockstep.losses.checks"
+local log = require "lockstep.log"
+local survey = require "lockstep.batching.survey"
+
+---@class losses.Reader
+---@field name string "pairs": the function of losses is losses.pairs.read, and its samples are called so
+---@field encode fun(row: table): table[] the samples of a row, each as {sample, reason to skip it or nil}
+---@field count_roles fun(roles: table<string, integer>, row: table)
+---@field fields fun(samples: batching.Sample[]): table<string, number> the counts of samples, to be printed
+---@field reads string[]? columns of its own
+
+--- Returns the samples that teach something, and what was found. Prints the form of the data with its first sample, the
+--- counts, how many messages each role has, and the skipped samples with file and line. All skipped samples are in
+--- skipped.txt of the run's folder.
+---@param source data.Conversations
+---@param reader losses.Reader
+---@param o {tokenizer: text.Tokenizer, seq_len: integer, on_cut: "error"|"drop"}
+---@return batching.Sample[]
+---@return {skipped: integer, roles: table<string, integer>, ids: torch.Tensor[]} found
+return function(source, reader, o)
+  checks.choice(reader.name .. ".read", "on_cut", o.on_cut, { "drop", "error" })
+  source:show { encode = function(row) return reader.encode(row)[1][1] end, tokenizer = o.tokenizer,
+    reads = reader.reads }
+  local samples, skipped, tokens, num_long = {}, {}, 0, 0
+  local found = { roles = {}, ids = {} }
+  for i = 1, #source do
+    local row = source[i]
+    reader.count_roles(found.roles, row)
+    local ok, encoded = pcall(reader.encode, row)
+    if not ok then error(source:place(i) .. ": " .. encoded, 0) end
+    for _, one in ipairs(encoded) do
+      local sample, reason = unpack(one)
+      if reason then skipped[#skipped + 1] = source:place(i) .. ": " .. reason else samples[#samples + 1] = sample end
+      found.ids[#found.ids + 1], tokens = sample.input_ids, tokens + #sample.input_ids
+      if #sample.input_ids > o.seq_len then num_long = num_long + 1 end
+    end
+  end
+  local fields = reader.fields(samples)
+  fields.tokens, fields.counts = tokens, { skipped = #skipped, too_long = num_long }
+  log.record(reader.name, fields)
+  survey.print_roles(found.roles)
+  local title = ("%d %s are skipped, %d of them longer than seq_len = %d"):format(#skipped, reader.name, num_long,
+    o.seq_len)
+  if num_long > 0 and o.on_cut == "error" then
+    error(log.listing(title .. ". Raise seq_len, or --set on_cut=drop", skipped, "skipped.txt"), 0)
+  end
+  log.list(title, skipped, "skipped.txt")
+  found.skipped = #skipped
+  return samples, found
+end
