@@ -63,6 +63,8 @@ int Grad(lua_State* state) {
   if (outputs.empty())
     throw Error("torch.grad: outputs is empty; expected one tensor or more to differentiate");
   const std::vector<at::Tensor> inputs = ReadOneOrMore(state, 2, "torch.grad: inputs");
+  if (inputs.empty())
+    throw Error("torch.grad: inputs is empty; expected one tensor or more to differentiate by");
   const OptionTable options(state, 3, "torch.grad",
                             {"grad_outputs", "allow_unused", "retain_graph", "create_graph"});
   const std::vector<at::Tensor> grad_outputs = OptionalTensors(options, "grad_outputs");

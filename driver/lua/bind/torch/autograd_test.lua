@@ -148,6 +148,7 @@ t.test("GradOfWhatWasNotUsedIsNilWhereThatIsAllowed", function()
   t.equal(gradients[2], torch.tensor { 2, 4 })
   t.raises("torch.grad: ", function() torch.grad({ square(w) }, { unused }) end)
   t.raises("torch.grad: outputs is empty; expected one tensor or more", function() torch.grad({}, { w }) end)
+  t.raises("torch.grad: inputs is empty; expected one tensor or more", function() torch.grad({ w:sum() }, {}) end)
   t.raises("torch.grad: inputs[2], float32 {1}, does not take part in the outputs; with {allow_unused = true}",
     function() torch.grad({ square(w) }, { w, unused }) end)
   t.raises("torch.grad: inputs[1], float32 {1}, does not require a gradient",
