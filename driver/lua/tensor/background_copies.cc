@@ -47,8 +47,8 @@ struct BackgroundCopies::State {
     return memory.count(value.toTensor().storage().unsafeGetStorageImpl()) != 0;
   }
 
-  // Copies the tensors, and sums those that are not copied. What writes to them waits for its end,
-  // also if a copy fails.
+  // Copies the tensors, and sums those that are not copied. Then it lets go of them: some were made
+  // for the copy. What writes to them waits for the end of this, also if a copy fails.
   absl::Status Read() {
     const auto end = c10::make_scope_exit([this] { reading.set_value(); });
     const at::NoGradGuard no_gradients;
@@ -56,6 +56,7 @@ struct BackgroundCopies::State {
       if (one.to.defined()) one.to.copy_(one.from);
     }
     SumThose(/*copied=*/false);
+    for (One& one : tensors) one.from.reset();
     return absl::OkStatus();
   }
 

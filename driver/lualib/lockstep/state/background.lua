@@ -87,6 +87,7 @@ function Copies:start(compared)
   end
   if stream then stream:synchronize() end
   self.job = core_state.background_copies(tensors)
+  self.before, self.late = {}, {} -- lets go of what nobody needs any more
   return self.job
 end
 

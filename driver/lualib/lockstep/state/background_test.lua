@@ -171,6 +171,23 @@ t.test("TheNextSaveUsesTheMemoryAgain", function()
   t.equal(core.tensor_bytes(), before)
 end)
 
+t.test("WhatAnOptimizerMakesForAStateIsFreedBeforeItIsWritten", function()
+  local root, net = new_folder(), nn.Linear(512, 512, { bias = false })
+  torch.no_grad(function() net.weight:fill_(1) end)
+  local objects = { model = net, optimizer = optim.AdamW8bit(net:parameters()) } -- makes moments of float32
+  local function bytes()
+    collectgarbage()
+    collectgarbage()
+    return core.tensor_bytes()
+  end
+  on_a_slow_disk(function()
+    background.begin(objects, 1, { root = root, keep = 1, left_out = {} })
+    local meanwhile = bytes()
+    background.finish()
+    t.truthy(meanwhile - bytes() < 2 ^ 20, "two moments have 2 MiB")
+  end)
+end)
+
 t.test("ASecondSaveWaitsForTheFirstAndTheStepLineSaysHowLong", function()
   new_folder()
   run.progress.resumed = nil
