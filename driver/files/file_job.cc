@@ -23,6 +23,22 @@ absl::Status RunSteps(const std::vector<FileJob::Step>& steps) {
   return absl::OkStatus();
 }
 
+// Blocks the signals of this thread, and of those that it makes, while it lives.
+class AllSignalsBlocked {
+ public:
+  AllSignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  AllSignalsBlocked(const AllSignalsBlocked&) = delete;
+  AllSignalsBlocked& operator=(const AllSignalsBlocked&) = delete;
+  ~AllSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
 }  // namespace
 
 FileJob::FileJob(std::vector<Step> steps) {
@@ -32,12 +48,8 @@ FileJob::FileJob(std::vector<Step> steps) {
     return status;
   });
   end_ = task.get_future().share();
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // the new thread inherits it
+  const AllSignalsBlocked inherited;
   std::thread(std::move(task)).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 bool FileJob::is_done() const {

@@ -25,6 +25,7 @@ class FileJob {
  public:
   using Step = std::function<absl::Status()>;
 
+  // Throws std::system_error if there is no thread to be had.
   explicit FileJob(std::vector<Step> steps);
 
   // Returns whether Wait would return at once.

@@ -47,8 +47,8 @@ struct BackgroundCopies::State {
     return memory.count(value.toTensor().storage().unsafeGetStorageImpl()) != 0;
   }
 
-  // Copies the tensors, and sums those that are not copied. What writes to them waits for its end,
-  // also if a copy fails.
+  // Copies the tensors, and sums those that are not copied. Then it lets go of them: some were made
+  // for the copy. What writes to them waits for the end of this, also if a copy fails.
   absl::Status Read() {
     const auto end = c10::make_scope_exit([this] { reading.set_value(); });
     const at::NoGradGuard no_gradients;
@@ -56,6 +56,7 @@ struct BackgroundCopies::State {
       if (one.to.defined()) one.to.copy_(one.from);
     }
     SumThose(/*copied=*/false);
+    for (One& one : tensors) one.from.reset();
     return absl::OkStatus();
   }
 
@@ -84,13 +85,14 @@ struct BackgroundCopies::State {
 
 namespace {
 
-// Whether an operator writes to its argument. c10d's names of collectives in place end in "_".
+// Whether an operator writes to its argument. Two kinds of schemas do not say so: those of c10d,
+// whose names of collectives in place end in "_", and those of norms that keep running means.
 bool Writes(const c10::FunctionSchema& schema, size_t argument) {
-  const std::string& name = schema.name();
-  if (absl::StartsWith(name, "c10d::")) return absl::EndsWith(name, "_");
+  if (absl::StartsWith(schema.name(), "c10d::")) return absl::EndsWith(schema.name(), "_");
   if (argument >= schema.arguments().size()) return false;
-  const c10::AliasInfo* const alias = schema.arguments()[argument].alias_info();
-  return alias != nullptr && alias->isWrite();
+  const c10::Argument& written = schema.arguments()[argument];
+  if (written.name() == "running_mean" || written.name() == "running_var") return true;
+  return written.alias_info() != nullptr && written.alias_info()->isWrite();
 }
 
 }  // namespace
@@ -118,12 +120,13 @@ std::unique_ptr<at::ObserverContext> BackgroundCopies::BeforeOperator(
 BackgroundCopies::BackgroundCopies(std::vector<One> tensors)
     : state_(std::make_shared<State>(std::move(tensors))) {
   ReleaseWatched();
-  watched = state_;
+  // First of all: if there is no thread to be had, nothing must wait for what it would read.
+  job_ = std::make_unique<driver::FileJob>(std::vector<driver::FileJob::Step>{
+      [state = state_] { return state->Read(); }, [state = state_] { return state->SumCopies(); }});
   state_->callback = at::addThreadLocalCallback(at::RecordFunctionCallback(BeforeOperator)
                                                     .needsInputs(true)
                                                     .scopes({at::RecordScope::FUNCTION}));
-  job_ = std::make_unique<driver::FileJob>(std::vector<driver::FileJob::Step>{
-      [state = state_] { return state->Read(); }, [state = state_] { return state->SumCopies(); }});
+  watched = state_;
 }
 
 BackgroundCopies::~BackgroundCopies() { Release(); }
@@ -148,6 +151,8 @@ double BackgroundCopies::Release() {
 }
 
 absl::Status BackgroundCopies::Wait() const { return job_->Wait(); }
+
+driver::FileJob BackgroundCopies::job() const { return *job_; }
 
 const std::vector<int64_t>& BackgroundCopies::sums() const { return state_->sums; }
 

@@ -5,16 +5,17 @@
 //    optimizer.step();  // waits, before it writes, until the tensors are read
 //    copies.Wait();
 //
-// An operator that this thread calls, however deep, or a thread that works for it, waits until all
-// tensors are read if its schema says that it writes to the memory of one of them. So do c10d's
-// collectives in place, whose schemas do not say so. What writes without an operator, as batch_norm
-// to its running mean, does not wait: copy that at once.
+// An operator waits until all tensors are read if its schema says that it writes to the memory of
+// one of them. So do c10d's collectives in place and norms with running means, whose schemas do not
+// say so. This holds for operators that this thread calls, however deep, and for those of threads
+// that work for it. What writes past the dispatcher does not wait: it must call WaitUntilRead.
 //
 // Source: the copies between an update and the next one are those of DataStates-LLM
 // (arXiv:2406.10707).
 //
-// Thread: the thread that made the object. One at a time: another one first releases the one
-// before. Wait and sums: any.
+// One object at a time is waited for: a new one first releases the one before.
+//
+// Thread: the one that made the object, and its destructor, too. Wait, job and sums: any.
 
 #ifndef LOCKSTEP_DRIVER_LUA_TENSOR_BACKGROUND_COPIES_H_
 #define LOCKSTEP_DRIVER_LUA_TENSOR_BACKGROUND_COPIES_H_
@@ -40,7 +41,7 @@ class BackgroundCopies {
     bool is_summed = false;  // see SumOfBits
   };
 
-  // Starts to copy.
+  // Starts to copy. Throws std::system_error if there is no thread to be had.
   explicit BackgroundCopies(std::vector<One> tensors);
   BackgroundCopies(const BackgroundCopies&) = delete;
   BackgroundCopies& operator=(const BackgroundCopies&) = delete;
@@ -60,6 +61,10 @@ class BackgroundCopies {
 
   // Waits for the end. Returns the error of a copy that failed.
   absl::Status Wait() const;
+
+  // The work of the thread, for another thread to wait for: it must not own this object, whose
+  // destructor belongs to the thread that made it.
+  driver::FileJob job() const;
 
   // Of the tensors that are summed, in order. To be read after Wait.
   const std::vector<int64_t>& sums() const;

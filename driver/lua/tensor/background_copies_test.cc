@@ -1,8 +1,12 @@
 #include "driver/lua/tensor/background_copies.h"
 
+#include <pthread.h>
+#include <signal.h>
+
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "ATen/Functions.h"
@@ -21,7 +25,7 @@ struct Training {
   at::Tensor state = at::rand({kNumbers});
 };
 
-// What writes to the tensors of a Training, after all have been written once.
+// An operator that writes to the tensors of a Training.
 struct Writer {
   std::string name;
   std::function<void(Training&)> write;
@@ -38,6 +42,11 @@ std::vector<Writer> Writers() {
       {"a list",
        [](Training& t) {
          at::_foreach_mul_({t.state, t.weight}, 2);
+       }},
+      {"running means",
+       [](Training& t) {
+         at::batch_norm(at::ones({2, 4}), {}, {}, t.weight.narrow(0, 0, 4), t.state.narrow(0, 0, 4),
+                        true, 0.5, 1e-5, false);
        }},
       {"AdamW",
        [](Training& t) {
@@ -61,6 +70,7 @@ TEST(BackgroundCopies, WhatWritesWaitsUntilTheTensorsAreRead) {
     BackgroundCopies copies({{training.weight, to, true}, {training.state, state_to, false}});
     writer.write(training);
     EXPECT_TRUE(copies.is_read());
+    EXPECT_EQ(training.weight.use_count(), 1);
     ASSERT_TRUE(copies.Wait().ok());
     EXPECT_TRUE(at::equal(to, weight));
     EXPECT_TRUE(at::equal(state_to, state));
@@ -103,6 +113,41 @@ TEST(BackgroundCopies, ACopyThatFailsIsAnErrorAndNobodyWaitsForIt) {
   BackgroundCopies copies({{from, at::zeros({2}), false}});
   from.add_(1);
   EXPECT_EQ(copies.Wait().code(), absl::StatusCode::kInternal);
+}
+
+// Makes no threads while it lives: their stacks would not fit into the address space.
+class NoThreads {
+ public:
+  NoThreads() {
+    pthread_getattr_default_np(&before_);
+    pthread_attr_t huge;
+    pthread_attr_init(&huge);
+    pthread_attr_setstacksize(&huge, size_t{1} << 47);
+    pthread_setattr_default_np(&huge);
+    pthread_attr_destroy(&huge);
+  }
+  NoThreads(const NoThreads&) = delete;
+  NoThreads& operator=(const NoThreads&) = delete;
+  ~NoThreads() {
+    pthread_setattr_default_np(&before_);
+    pthread_attr_destroy(&before_);
+  }
+
+ private:
+  pthread_attr_t before_;
+};
+
+TEST(BackgroundCopies, WithoutAThreadNothingWaitsAndSignalsStillCome) {
+  at::Tensor from = at::zeros({3});
+  const auto start = [&from] { BackgroundCopies({{from, at::zeros({3}), false}}); };
+  {
+    const NoThreads none;
+    EXPECT_THROW(start(), std::system_error);
+  }
+  from.add_(1);
+  sigset_t blocked;
+  pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+  EXPECT_EQ(sigismember(&blocked, SIGTERM), 0);
 }
 
 TEST(BackgroundCopies, AnotherOneReleasesTheOneBefore) {

@@ -48,7 +48,7 @@ driver::FileJob::Step ReadStep(lua_State* state, std::optional<driver::Checksum>
   const std::string kind = ReadString(state, step + 1, "files.start: the kind of a step");
   driver::FileJob::Step result;
   if (kind == "copies") {
-    result = [copies = ReadCopies(state, step + 2)] { return copies->Wait(); };
+    result = [job = ReadCopies(state, step + 2)->job()] { return job.Wait(); };
     lua_settop(state, step);
     return result;
   }

@@ -37,8 +37,7 @@ end
 --- The copies of one save.
 ---@class state.Copies
 ---@field before table<string, torch.Tensor> memory of the last save, by name
----@field late torch.Tensor[] what is copied while the next step computes
----@field buffers table<torch.Tensor, torch.Tensor> where it is copied to
+---@field late {name: string, tensor: torch.Tensor}[] what is copied while the next step computes
 ---@field job lockstep.core.state.Copies?
 local Copies = {}
 Copies.__index = Copies
@@ -46,7 +45,7 @@ Copies.__index = Copies
 local function new_copies()
   local before = copies
   copies = {}
-  return setmetatable({ before = before, late = {}, buffers = {} }, Copies)
+  return setmetatable({ before = before, late = {} }, Copies)
 end
 
 --- Returns whether the ranks may compare a tensor once it is copied.
@@ -65,7 +64,7 @@ function Copies:keep(name, tensor, how)
   if tensor.device ~= "cpu" then
     torch.no_grad(copy_by_stream, buffer, tensor)
   elseif how == "late" then
-    self.late[#self.late + 1], self.buffers[tensor] = tensor, buffer
+    self.late[#self.late + 1] = { name = name, tensor = tensor }
   else
     torch.no_grad(function() buffer:copy_(tensor) end)
   end
@@ -77,15 +76,18 @@ end
 ---@param compared state.Tensor[]
 ---@return lockstep.core.state.Copies
 function Copies:start(compared)
-  local tensors, is_there = {}, {}
+  local tensors, is_late, is_there = {}, {}, {}
+  -- By name: an optimizer that is registered twice has one tensor under two names.
+  for _, one in ipairs(self.late) do is_late[one.name] = true end
   for i, one in ipairs(compared) do
-    tensors[i], is_there[one.tensor] = { one.tensor, self.buffers[one.tensor] or false, true }, true
+    tensors[i], is_there[one.name] = { one.tensor, is_late[one.name] and copies[one.name] or false, true }, true
   end
-  for _, tensor in ipairs(self.late) do
-    if not is_there[tensor] then tensors[#tensors + 1] = { tensor, self.buffers[tensor], false } end
+  for _, one in ipairs(self.late) do
+    if not is_there[one.name] then tensors[#tensors + 1] = { one.tensor, copies[one.name], false } end
   end
   if stream then stream:synchronize() end
   self.job = core_state.background_copies(tensors)
+  self.before, self.late = {}, {} -- lets go of what nobody needs any more
   return self.job
 end
 

@@ -214,7 +214,7 @@ end
 ---@field names string[]? of this rank's files, while they are written
 ---@field job lockstep.core.files.Job? what this rank's thread does
 ---@field copies state.Copies? the ranks go on meanwhile
----@field later state.Tensor[] which are compared once they are copied
+---@field later {name: string}[] the tensors that are compared once they are copied
 ---@field sums lockstep.core.state.Copies? of their bits
 
 --- Starts this rank's work, and waits for it unless that is done in the background. Returns its result then.
@@ -260,7 +260,7 @@ end
 function M.begin(objects, step, opts)
   local root, is_first, copies = opts.root, dist.rank() == 0, opts.copies
   local collected, kinds, later = collect(objects, step, opts)
-  local save = { step = step, root = root, keep = opts.keep, kinds = kinds, copies = copies, later = later,
+  local save = { step = step, root = root, keep = opts.keep, kinds = kinds, copies = copies, later = {},
     caller = copies and ("run:save: the state after %d steps was not saved"):format(step) or "run:save" }
   agreement.together("run:save", function()
     if not is_first then return end
@@ -280,6 +280,7 @@ function M.begin(objects, step, opts)
     save.names = names
     if copies then
       save.sums = copies:start(later)
+      for i, one in ipairs(later) do save.later[i] = { name = one.name } end -- without its memory
       table.insert(steps, 1, { "copies", save.sums })
     end
     return steps
