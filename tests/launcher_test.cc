@@ -141,11 +141,11 @@ TEST(Launcher, LetsProcessesOpenAsManyFilesAsTheyMay) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit few = {.rlim_cur = 24, .rlim_max = before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-  const Ended ended = RunScript(R"(
+  const Ended ended = RunScript(R"lua(
     for line in io.lines("/proc/self/limits") do
       local may, at_most = line:match("^Max open files%s+(%d+)%s+(%d+)")
       if may then print(may == at_most and "as many as it may" or line) end
-    end)",
+    end)lua",
                                 {"--nproc", "2"});
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
