@@ -58,6 +58,8 @@ class Checker:
         for who in item.peers if found[OURS].figures else ():
             if who == COMPILED and self.is_tiny and not self.options.compile:
                 continue
+            if who != item.peers[0] and not (waiting or item.has_trace):
+                break  # judged already, and the time is short
             found[who] = self.measure(item, who)
             for row in [row for row in waiting if row.figure in found[who].figures]:
                 waiting.remove(row)
@@ -115,6 +117,8 @@ class Checker:
             verdict, expected = INFO, ""
         else:
             verdict = PASSED if low <= judged <= high else MISSED
+            if peer and peer != item.peers[0] and not self.is_tiny:
+                expected += f" of {peer}, as {item.peers[0]} failed"
         self.add(item.title, row.figure, values, ratio, expected, verdict, row.next)
 
     def explain(self, item, found):
@@ -128,7 +132,7 @@ class Checker:
         paths = {who: self.trace_of(item, who) for who in found}
         paths[OURS] = paths[OURS].with_name(f"{paths[OURS].stem}-rank0.json")
         try:
-            print(*traces.summary(paths, not self.is_tiny), sep="\n    ", flush=True)
+            print("    " + "\n    ".join(traces.summary(paths, not self.is_tiny)), flush=True)
         except (OSError, ValueError, KeyError) as error:
             print(f"    no time by kernel: {error!r}", flush=True)
 
@@ -136,7 +140,8 @@ class Checker:
         values = {who: value for who, value in (values or {}).items() if value is not None}
         self.rows.append({"item": item, "figure": figure, "values": values, "ratio": f"{ratio:.3f}" if ratio is not None else "",
                           "expected": expected, "verdict": verdict})  # fmt: skip
-        told = ", ".join([f"{who} {number(value)}" for who, value in values.items()] + ([f"ratio {ratio:.3f}"] if ratio else []))
+        told = [f"{who} {number(value)}" for who, value in values.items()] + ([f"ratio {ratio:.3f}"] if ratio else [])
+        told = ", ".join(told)
         print(f"[{verdict}]", ": ".join(filter(None, (item, figure, told))), f"({expected})" if expected else "", flush=True)
         if verdict in (MISSED, FAILED) and then:
             print(f"    next: {then}", flush=True)
@@ -145,7 +150,8 @@ class Checker:
         lines = ["| item | figure | lockstep | torch.compile | eager | ratio | expected | |", "|---|---|---|---|---|---|---|---|"]
         for row in self.rows:
             cells = [number(row["values"][who]) if who in row["values"] else "" for who in (OURS, COMPILED, EAGER)]
-            lines.append(f"| {' | '.join([row['item'], row['figure'], *cells, row['ratio'], row['expected'], row['verdict']])} |")
+            cells = [row["item"], row["figure"], *cells, row["ratio"], row["expected"], row["verdict"]]
+            lines.append(f"| {' | '.join(cells)} |")
         return "\n".join(lines)
 
 
@@ -166,8 +172,10 @@ def environment(is_tiny):
     """The variables that let our programs find libtorch and CUDA's libraries."""
     import torch
 
-    root = pathlib.Path(torch.__file__).parent
-    lists = {"LD_LIBRARY_PATH": [str(root / "lib"), *glob.glob(str(root.parent / "nvidia/*/lib"))], "PYTHONPATH": [str(root.parent)]}
+    root = pathlib.Path(os.environ.get("LIBTORCH") or pathlib.Path(torch.__file__).parent)
+    root = root / "torch" if (root / "torch" / "lib").is_dir() else root
+    libraries = [str(root / "lib"), *glob.glob(str(root.parent / "nvidia/*/lib"))]
+    lists = {"LD_LIBRARY_PATH": libraries, "PYTHONPATH": [str(root.parent)]}
     found = {name: os.pathsep.join(filter(None, [*folders, os.environ.get(name)])) for name, folders in lists.items()}
     return {**os.environ, **found, "PYTHON": sys.executable, **({"OMP_NUM_THREADS": "1"} if is_tiny else {})}
 
@@ -221,7 +229,8 @@ def main():
     options, began, ended = read_options(), time.monotonic(), ""
     chosen = [item for item in items(tuple(families_in(options.models))) if options.only in item.title]
     if options.list:
-        print(*(f"{item.title}: {'; '.join(f'{row.figure} {row}' for row in item.rows) or 'passes'}" for item in chosen), sep="\n")
+        for item in chosen:
+            print(f"{item.title}:", "; ".join(f"{row.figure} {row}" for row in item.rows) or "passes")
         return 0
     checker = start(options)
     stop_at_signals()

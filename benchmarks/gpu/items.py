@@ -31,7 +31,7 @@ class Item:
     program: str  # a Lua script, or a test's program
     arguments: tuple = ()
     peer: str = ""
-    peers: tuple = ()  # whose figure is judged against: the first that has it
+    peers: tuple = ()  # of which the first is judged against; the others run next to a trace, or where it fails
     rows: tuple = ()
     seconds: int = 60  # for each process
     gib: int = 0  # that the GPU must have
@@ -64,7 +64,7 @@ def training(title, shape, mode="step", peers=(COMPILED, EAGER), next=KERNELS, *
 
 
 def decoding(shape, **more):
-    next = "is it a graph? Each token reads all weights: compare their bytes / time with the memory's speed, then lockstep.profile"
+    next = "is it a graph? Each token reads all weights: compare their bytes / time with the memory's speed, then trace it"
     return Item(f"decode, {shape}", "decode.lua", (shape,), "decode", (COMPILED, EAGER),
                 (faster(next=next), same("sum of ids", on_gpu=False)), **more)  # fmt: skip
 
@@ -112,7 +112,8 @@ def float8():
     errors = (result(f"{recipe}, error / CPU", 1e-2, "run float8_gpu_test alone") for recipe in ("tensorwise", "rowwise"))
     return Item("float8 layers", "float8.lua", rows=(
         *errors, Row("tensorwise, time / bfloat16", 0, 0.93, "see 'cast, speed / copy': casts take what products save"),
-        Row("rowwise, time / bfloat16", 0, 1, "as above"), Row("cast, speed / copy", 0.5, next="kernels/float8: wide loads?")))  # fmt: skip
+        Row("rowwise, time / bfloat16", 0, 1, "as above"),
+        Row("cast, speed / copy", 0.5, next="kernels/float8: are its loads wide?")))  # fmt: skip
 
 
 TESTS = ("kernels_gpu_test", "float8_gpu_test", "checkpoint_gpu_test", "tiled_mlp_gpu_test", "cuda_library_test",
@@ -121,13 +122,13 @@ TESTS = ("kernels_gpu_test", "float8_gpu_test", "checkpoint_gpu_test", "tiled_ml
 
 def items(family_names):
     return [
-        training("1B, 8 x 1,024", "1b", seconds=90, has_trace=True),
+        training("1B, 8 x 1,024", "1b", seconds=150, has_trace=True),
         families(family_names),
-        training("8B layers, 1 x 8,192", "8b, 4 layers", seconds=75, has_trace=True),
-        decoding("0.6b"),
-        decoding("8b", gib=24),
+        training("8B layers, 1 x 8,192", "8b, 4 layers", seconds=90, has_trace=True),
+        decoding("0.6b", seconds=80),
+        decoding("8b", seconds=100, gib=24),
         attention(),
-        training("LoRA, 0.6B", "0.6b", "lora"),
+        training("LoRA, 8B layers", "8b, 4 layers", "lora"),
         training("FSDP, one GPU", "0.6b", "fully_shard", (EAGER,), "trace it: is a gather or a cast between products?"),
         offload(),
         graphs(),

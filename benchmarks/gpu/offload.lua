@@ -1,5 +1,5 @@
---- What copies to the host cost: regions of checkpoint with and without offload, and sharding.fully_shard with and
---- without. Copies that run beside the computation cost next to nothing. Argument: the shape.
+--- The time of offload to the host: regions of checkpoint with and without it, and sharding.fully_shard with and
+--- without. Copies that overlap with the computation take hardly any. Argument: the shape.
 --- peers.offload is the sharded model in PyTorch.
 
 local checkpoint = require "lockstep.checkpoint"

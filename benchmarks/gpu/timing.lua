@@ -54,7 +54,9 @@ function M.model(shape)
 end
 
 --- Returns `count` token ids.
-function M.ids(count, vocabulary) return torch.arange(count, { device = M.device }):square():remainder(vocabulary - 1) end
+function M.ids(count, vocabulary)
+  return torch.arange(count, { device = M.device }):square():remainder(vocabulary - 1)
+end
 
 function M.synchronize()
   if M.device ~= "cpu" then torch.cuda.synchronize() end
