@@ -1,5 +1,6 @@
 """check.py in its tiny form on the CPU: all of its code but the device and the sizes."""
 
+import json
 import os
 import pathlib
 import re
@@ -64,6 +65,24 @@ class CheckTest(unittest.TestCase):
         self.assertRegex(done.stdout, r"(?s)\| .*broken.*\[FAILED\] decode, 8b \(exit code 1\)\n +next: ")
         self.assertRegex(done.stdout, r"\[not run\] decode, 8b: tokens/s: eager .* \(the program failed\)")
         self.assertRegex(done.stdout, r"\[MISS\] decode, 8b: sum of ids: .*\n +next: the models differ")
+
+
+class TracesTest(unittest.TestCase):
+    def test_time_of_a_gpu_is_told_by_kernel_with_the_time_between(self):
+        sys.path.insert(0, str(FOLDER))
+        import traces
+
+        events = [("kernel", "nvjet_tst_128x256", 0, 3000), ("kernel", "triton_red_fused_rms_norm", 4000, 1000),
+                  ("gpu_memcpy", "Memcpy HtoD", 4500, 2000), ("kernel", "cudnn_sdpa_sm90_flash_fprop", 6500, 500),
+                  ("cpu_op", "aten::mm", 0, 9000)]  # fmt: skip
+        path = pathlib.Path(os.environ["TEST_TMPDIR"]) / "trace.json"
+        path.write_text(json.dumps({"traceEvents": [dict(zip(("cat", "name", "ts", "dur"), event)) for event in events]}))
+
+        lines = {line[:26].strip(): line[26:].split() for line in traces.summary({"ours": path}, is_gpu=True)}
+
+        self.assertEqual({name: lines[name] for name in ("matrix products", "fused by torch.compile", "copies", "attention", "no kernel")},
+                         {"matrix products": ["3.00"], "fused by torch.compile": ["1.00"], "copies": ["2.00"], "attention": ["0.50"],
+                          "no kernel": ["1.00"]})  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ import json
 
 # Names of kernels on a GPU, and of operators on a CPU. The first group that has a part of a name takes it.
 GROUPS = {
+    "fused by torch.compile": ("triton",),
     "attention": ("flash", "fmha", "attention", "sdpa"),
-    "matrix products": ("gemm", "cutlass", "nvjet", "xmma", "cublas", "aten::mm", "aten::addmm", "mkldnn", "linear_pointwise"),
+    "matrix products": ("gemm", "cutlass", "nvjet", "xmma", "cublas", "aten::mm", "aten::addmm", "linear_pointwise"),
     "optimizer": ("adam", "multi_tensor"),
     "norms": ("norm",),
-    "fused by torch.compile": ("triton",),
     "copies": ("memcpy", "copy", "memset"),
 }
 
