@@ -1,7 +1,8 @@
 #!/bin/sh
-# run_test.sh MODULE: runs MODULE.py of this folder with the package of this build on its path, and with torch where the
-# test's data has it: the one that the build uses, and what it imports from the cache (third_party/torch_python).
-path=python:python/tests
+# run_test.sh MODULE [FOLDER]: runs MODULE.py of this folder, or of another, with the package of this build on its path, and
+# with torch where the test's data has it: the one that the build uses, and what it imports from the cache
+# (third_party/torch_python).
+path=python:${2:-python/tests}
 libtorch=../libtorch/python_path
 if [ -e "$libtorch" ]; then
   home=$(getent passwd "$(id -u)" | cut -d: -f6)
