@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <cerrno>
 #include <cstdlib>
@@ -15,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "driver/files/file_wait.h"
 #include "driver/files/regular_file.h"
+#include "libdeflate.h"
 
 namespace lockstep::driver {
 namespace {
@@ -27,7 +27,7 @@ absl::Status Failed(const char* what, const std::string& path, int error) {
 
 void Checksum::Add(const void* data, size_t size) {
   bytes += size;
-  crc32 = static_cast<uint32_t>(crc32_z(crc32, static_cast<const Bytef*>(data), size));
+  crc32 = libdeflate_crc32(crc32, data, size);
 }
 
 // Not mkstemp: it leaves the file to its owner alone, where others must read a run's folder too.
