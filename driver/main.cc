@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -44,11 +45,15 @@ void OpenStandardStreams() {
 }
 
 // A rank has some six connections to the run's store, which one process serves, and others to the
-// ranks of each group. Many systems let a process open 1,024 files, and more if it asks.
+// ranks of each group. Many systems let a process open 1,024 files, and more if it asks. A
+// container may allow a billion, and programs that a script starts may try to close so many.
 void AllowManyOpenFiles() {
+  constexpr rlim_t kMany = rlim_t{1} << 20;
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
+  const rlim_t wanted = std::min(limit.rlim_max, kMany);
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = wanted;
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 

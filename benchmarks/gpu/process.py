@@ -73,6 +73,7 @@ class Process:
             try:
                 os.killpg(self.pid, ending)
             except ProcessLookupError:
+                os.kill(self.pid, signal.SIGKILL)  # it has no group yet, or is a zombie
                 break
             until = time.monotonic() + 3
             while ending == signal.SIGTERM and not self.ended() and time.monotonic() < until:

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -26,6 +27,7 @@ absl::Status Failed(const char* what, const std::string& path, int error) {
 }  // namespace
 
 void Checksum::Add(const void* data, size_t size) {
+  if (size == 0) return;  // libdeflate takes a null pointer for a new beginning
   bytes += size;
   crc32 = libdeflate_crc32(crc32, data, size);
 }
@@ -69,9 +71,16 @@ absl::Status NewFile::NotOpen() const {
 
 absl::Status NewFile::Write(const void* data, size_t size) {
   if (file_ == nullptr) return NotOpen();
-  if (size == 0) return absl::OkStatus();
-  checksum_.Add(data, size);
-  return Check(std::fwrite(data, 1, size, file_) == size);
+  // In pieces, which are still in the cache when they are written.
+  constexpr size_t kPiece = size_t{1} << 18;
+  const char* const from = static_cast<const char*>(data);
+  for (size_t at = 0; at < size; at += kPiece) {
+    const size_t piece = std::min(kPiece, size - at);
+    checksum_.Add(from + at, piece);
+    absl::Status status = Check(std::fwrite(from + at, 1, piece, file_) == piece);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status NewFile::Keep() {

@@ -1,6 +1,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
 
 #include "ATen/TensorIndexing.h"
 #include "ATen/TensorOperators.h"
@@ -9,6 +13,7 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/from_blob.h"
 #include "ATen/ops/stack.h"
+#include "c10/core/InferenceMode.h"
 #include "c10/util/Exception.h"
 #include "kernels/aten/instruction_set.h"
 #include "kernels/aten/parallel.h"
@@ -129,6 +134,21 @@ at::Tensor OnCpu(const FourBit& matrix, at::ScalarType dtype) {
   return result;
 }
 
+// The table on the weight's device. It is copied there once: that copy waits for the device, and a
+// graph cannot record it.
+at::Tensor TableOn(const FourBit& matrix) {
+  static std::mutex mutex;
+  static auto* const tables = new std::map<std::pair<bool, std::string>, at::Tensor>();
+  const std::lock_guard<std::mutex> lock(mutex);
+  at::Tensor& table = (*tables)[{matrix.is_fp4, matrix.packed.device().str()}];
+  if (!table.defined()) {
+    const c10::InferenceMode no_inference(false);
+    Table values = TableOf(matrix);
+    table = at::from_blob(values.data(), {kValues}, at::kFloat).clone().to(matrix.packed.device());
+  }
+  return table;
+}
+
 }  // namespace
 
 at::Tensor Dequantize(const FourBit& matrix, at::ScalarType dtype) {
@@ -140,9 +160,7 @@ at::Tensor Dequantize(const FourBit& matrix, at::ScalarType dtype) {
 at::Tensor DequantizeByOperators(const FourBit& matrix, at::ScalarType dtype) {
   Check(matrix, dtype);
   const at::Tensor packed = matrix.packed.view(-1), magnitudes = Magnitudes(matrix);
-  Table values = TableOf(matrix);
-  const at::Tensor table =
-      at::from_blob(values.data(), {kValues}, at::kFloat).clone().to(packed.device());
+  const at::Tensor table = TableOn(matrix);
   const at::Tensor codes =
       at::stack({at::bitwise_right_shift(packed, 4), at::bitwise_and(packed, 15)}, -1);
   at::Tensor numbers = table.index_select(0, codes.view(-1).to(at::kInt));

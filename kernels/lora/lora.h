@@ -28,8 +28,9 @@ at::Tensor LoraLinear(const at::Tensor& x, const at::Tensor& weight,
                       const at::Tensor& b, double scale);
 
 // The same with a frozen weight in 4 bits. The layer multiplies in `compute_dtype`, by default x's
-// dtype, and has the bits that FourBitLinear gives. Forward and backward each make the whole weight
-// for as long as its product takes. From Lua: torch.ops.lockstep.lora_linear_4bit.
+// dtype, and has the bits that FourBitLinear gives, but for a bias that is trained: it is added
+// within the product, not behind it. Forward and backward each make the whole weight for as long as
+// its product takes. From Lua: torch.ops.lockstep.lora_linear_4bit.
 at::Tensor LoraLinear(const at::Tensor& x, const FourBit& weight,
                       std::optional<at::ScalarType> compute_dtype,
                       const std::optional<at::Tensor>& bias, const at::Tensor& a,

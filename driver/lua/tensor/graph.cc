@@ -230,6 +230,9 @@ int TapeStats(lua_State* state) {
   return 1;
 }
 
+// is_recording() -> whether a graph of either kind is being recorded.
+int IsRecording(lua_State* state) { return PushBoolean(state, recording); }
+
 int NewTape(lua_State* state) { return PushObject<Tape>(state, std::make_unique<driver::Tape>()); }
 
 }  // namespace
@@ -251,9 +254,11 @@ int OpenGraph(lua_State* state) {
                                {"mismatch", TapeMismatch},
                                {"stats", TapeStats}});
   lua_newtable(state);
-  SetFunctions(
-      state,
-      {{"new", NewGraph}, {"new_tape", NewTape}, {"refuse", RefuseFromLua}, {"modes", Modes}});
+  SetFunctions(state, {{"new", NewGraph},
+                       {"new_tape", NewTape},
+                       {"refuse", RefuseFromLua},
+                       {"modes", Modes},
+                       {"is_recording", IsRecording}});
   return 1;
 }
 

@@ -157,6 +157,7 @@ end
 local function record_on_gpu(self, bucket)
   collectgarbage()
   collectgarbage()
+  torch.cuda.empty_cache() -- while CUDA records, the allocator cannot free what the steps before have left
   local graph, broken = core_graph.new(), nil
   local function without_reason(reason, ...)
     broken = reason

@@ -26,6 +26,10 @@ function graph.new() end
 ---@param message string
 function graph.refuse(message) end
 
+--- Whether a graph is being recorded.
+---@return boolean
+function graph.is_recording() end
+
 --- Returns the modes that are on and change what operators do, as one text, and whether autocast is on.
 ---@return string modes
 ---@return boolean is_autocast

@@ -75,7 +75,7 @@ function M.read(source, chat, opts)
   local o = options.read("losses.pairs.read", opts, { tokenizer = options.required, seq_len = options.required,
     renderer = options.optional, on_cut = "error" })
   return read(source, {
-    name = "pairs",
+    name = "pairs", caller = "pairs.read",
     encode = function(pair) return { { M.sample(chat, pair, { seq_len = o.seq_len, renderer = o.renderer }) } } end,
     count_roles = function(roles, pair)
       survey.count_roles(roles, pair.chosen)

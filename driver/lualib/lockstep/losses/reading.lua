@@ -1,11 +1,13 @@
 --- Reads preferences of a source as samples for batching, and says what it found. Private to lockstep.losses.
 
 local checks = require "lockstep.losses.checks"
+local dist = require "lockstep.distributed"
 local log = require "lockstep.log"
 local survey = require "lockstep.batching.survey"
 
 ---@class losses.Reader
----@field name string "pairs": the function of losses is losses.pairs.read, and its samples are called so
+---@field name string what its samples are called: "pairs"
+---@field caller string the function of losses: "pairs.read"
 ---@field encode fun(row: table): table[] the samples of a row, each as {sample, reason to skip it or nil}
 ---@field count_roles fun(roles: table<string, integer>, row: table)
 ---@field fields fun(samples: batching.Sample[]): table<string, number> the counts of samples, to be printed
@@ -20,7 +22,7 @@ local survey = require "lockstep.batching.survey"
 ---@return batching.Sample[]
 ---@return {skipped: integer, roles: table<string, integer>, ids: torch.Tensor[]} found
 return function(source, reader, o)
-  checks.choice(reader.name .. ".read", "on_cut", o.on_cut, { "drop", "error" })
+  checks.choice(reader.caller, "on_cut", o.on_cut, { "drop", "error" })
   source:show { encode = function(row) return reader.encode(row)[1][1] end, tokenizer = o.tokenizer,
     reads = reader.reads }
   local samples, skipped, tokens, num_long = {}, {}, 0, 0
@@ -44,7 +46,9 @@ return function(source, reader, o)
   local title = ("%d %s are skipped, %d of them longer than seq_len = %d"):format(#skipped, reader.name, num_long,
     o.seq_len)
   if num_long > 0 and o.on_cut == "error" then
-    error(log.listing(title .. ". Raise seq_len, or --set on_cut=drop", skipped, "skipped.txt"), 0)
+    local listing = log.listing(title .. ". Raise seq_len, or --set on_cut=drop", skipped, "skipped.txt")
+    dist.barrier() -- rank 0 has written the file: the first rank that raises ends the others
+    error(listing, 0)
   end
   log.list(title, skipped, "skipped.txt")
   found.skipped = #skipped

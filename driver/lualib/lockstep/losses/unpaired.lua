@@ -1,5 +1,6 @@
 --- losses.unpaired: answers that are labelled good or bad, each on its own, as samples for batching.
 
+local checks = require "lockstep.losses.checks"
 local log = require "lockstep.log"
 local options = require "lockstep.options"
 local read = require "lockstep.losses.reading"
@@ -28,20 +29,34 @@ local function read_label(row)
 end
 
 --- Returns the labelled conversations of a row: {messages, label, options of chat:encode}. A pair has two.
-local function conversations_of(row, form)
+local function conversations_of(row)
   if row.chosen then
     local more = { loss_from = row.first }
     return { { row.chosen, true, more }, { row.rejected, false, more } }
   end
   if not row.messages then error(NAME .. ': "text" is no conversation: it has no prompt', 0) end
-  return { { row.messages, read_label(row), { loss = form == "prompt/completion" and "all" or "last" } } }
+  return { { row.messages, read_label(row), { loss = row.is_completed and "all" or "last" } } }
+end
+
+local function same_tokens(a, b)
+  return #a.input_ids == #b.input_ids and torch.equal(a.input_ids, b.input_ids)
+end
+
+local function check_no_pictures(messages)
+  for _, message in ipairs(messages) do
+    for _, part in ipairs(type(message.content) == "table" and message.content or {}) do
+      if type(part) == "table" and part.type == "image" then error(NAME .. ": pictures are not read", 0) end
+    end
+  end
 end
 
 --- Prints a warning if the weights do not make up for the numbers of the labels.
 local function check_weights(wanted, others, desirable, undesirable)
-  if wanted == 0 or others == 0 then
-    local absent = wanted == 0 and "true" or "false"
-    return log.print(("warning: no answer is labelled %s; KTO learns from both"):format(absent))
+  for label, one in pairs { ["true"] = { wanted, desirable }, ["false"] = { others, undesirable } } do
+    if one[1] == 0 or one[2] == 0 then
+      return log.print(("warning: %s; KTO learns from both"):format((one[1] == 0 and "no answer is labelled %s"
+        or "answers labelled %s have the weight 0"):format(label)))
+    end
   end
   local ratio = wanted * desirable / (others * undesirable)
   -- The tolerance lets the warning's own numbers, which are rounded, pass.
@@ -71,7 +86,13 @@ end
 function M.read(source, chat, opts)
   local o = options.read(NAME .. ".read", opts, { tokenizer = options.required, seq_len = options.required,
     renderer = options.optional, on_cut = "error", desirable_weight = 1, undesirable_weight = 1 })
+  for _, name in ipairs { "desirable_weight", "undesirable_weight" } do
+    local weight = o[name]
+    checks.number("unpaired.read", name, weight, type(weight) == "number" and weight >= 0 and weight < math.huge,
+      "at least 0")
+  end
   local function encode(messages, label, row, more)
+    check_no_pictures(messages)
     more.renderer = o.renderer
     local sample = chat:encode(messages, text.options(row, more))
     sample.loss_mask[1] = 0 -- no token before it predicts it
@@ -83,10 +104,13 @@ function M.read(source, chat, opts)
   end
   local num_wanted, num_all = 0, 0
   local samples, found = read(source, {
-    name = "answers", reads = { "label" },
+    name = "answers", caller = "unpaired.read", reads = { "label" },
     encode = function(row)
       local encoded = {}
-      for i, one in ipairs(conversations_of(row, source.form)) do encoded[i] = encode(one[1], one[2], row, one[3]) end
+      for i, one in ipairs(conversations_of(row)) do encoded[i] = encode(one[1], one[2], row, one[3]) end
+      if #encoded == 2 and same_tokens(encoded[1][1], encoded[2][1]) then
+        for _, one in ipairs(encoded) do one[2] = "chosen and rejected are the same" end
+      end
       return encoded
     end,
     count_roles = function(roles, row)

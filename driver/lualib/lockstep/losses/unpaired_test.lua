@@ -64,6 +64,11 @@ t.test("CompletionsMessagesAndPairsAreAnswersWithLabels", function()
   samples = read { { messages = { user "a", assistant "b", user "c", assistant "de" }, label = 1 },
     { messages = { user "a", assistant "b" }, label = false } }
   t.equal(all_shown(samples), { { "abc[de]", "a[b]" }, { 1, 0 } })
+  local mixed = { { prompt = "ab", completion = "ba", label = true },
+    { messages = { user "a", assistant "b", user "c", assistant "de" }, label = 1 } }
+  t.equal(all_shown(read(mixed)), { { "ab[ba]", "abc[de]" }, { 1, 1 } })
+  t.equal(all_shown(read { mixed[2], { prompt = prompt, completion = { assistant "de", user "f", assistant "g" },
+    label = 0 } }), { { "abc[de]", "abc[de]f[g]" }, { 1, 0 } })
   samples = read { { prompt = prompt, chosen = { assistant "x" },
     rejected = { assistant "y", user "z", assistant "w" } } }
   t.equal(all_shown(samples), { { "abc[x]", "abc[y]z[w]" }, { 1, 0 } })
@@ -78,6 +83,13 @@ t.test("AnswersThatTeachNothingOrAreTooLongAreSkipped", function()
     .. "  sample 2: the answer has no token\n  sample 3: 16 tokens\n", 1, true), printed)
   t.raises("2 answers are skipped, 1 of them longer than seq_len = 15. Raise seq_len, or --set on_cut=drop:\n", read,
     rows, { seq_len = 15 })
+  rows = { { prompt = "ab", chosen = "x", rejected = "x" }, { prompt = "ab", chosen = "x", rejected = "y" } }
+  samples, found, printed = read(rows)
+  t.equal({ #samples, found.skipped }, { 2, 2 })
+  t.truthy(printed:find("sample 1: chosen and rejected are the same", 1, true), printed)
+  t.raises("losses.unpaired.read: on_cut must be one of drop, error", read, rows, { on_cut = "cut" })
+  t.raises("sample 1: losses.unpaired: pictures are not read", read, { { messages = { { role = "user", content = {
+    { type = "image", path = "a.png" } } }, assistant "b" }, label = true } })
 end)
 
 t.test("WeightsThatDoNotMakeUpForTheNumbersOfLabelsAreAWarning", function()
@@ -91,6 +103,8 @@ t.test("WeightsThatDoNotMakeUpForTheNumbersOfLabelsAreAWarning", function()
     t.equal(warning(advised), nil)
   end
   t.truthy(warning { desirable_weight = 4.1 }:find("weigh 1.37 times", 1, true))
+  t.equal(warning { desirable_weight = 0 }, "answers labelled true have the weight 0; KTO learns from both")
+  t.raises("losses.unpaired.read: desirable_weight must be at least 0, got -1", read, rows, { desirable_weight = -1 })
   for i = 1, 12 do rows[i].label = true end
   t.equal(warning(), "no answer is labelled false; KTO learns from both")
 end)

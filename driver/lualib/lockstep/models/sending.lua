@@ -6,6 +6,7 @@
 
 local attention = require "lockstep.nn.attention"
 local chunks = require "lockstep.nn.chunks"
+local core_graph = require "lockstep.core.graph"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
@@ -64,6 +65,15 @@ function M.with(batch, more, fn)
   return finish(plain.finally(function() current = outer end, fn))
 end
 
+--- Returns whole numbers as a tensor that travels with the others. A recording has them as numbers of its own, made on
+--- the device: a graph is of these lengths, and would copy again from memory that others use by then.
+local function whole_numbers(values, device)
+  if not core_graph.is_recording() then return torch.tensor(values, { dtype = torch.int64 }) end
+  local parts = {}
+  for i, value in ipairs(values) do parts[i] = torch.full({ 1 }, value, { dtype = torch.int64, device = device }) end
+  return torch.cat(parts)
+end
+
 --- Sends a batch that has been checked to a device. FlashAttention finds the lengths there.
 ---@param batch models.Batch
 ---@param ids torch.Tensor
@@ -78,7 +88,7 @@ function M.send(batch, ids, positions, seq_lens, device)
   local sums, longest
   if M.engine.is_away(device) and not batch.continues and not chunks.current() then
     sums, longest = attention.cumulate(seq_lens)
-    tensors.sums = torch.tensor(sums, { dtype = torch.int64 })
+    tensors.sums = whole_numbers(sums, device)
   end
   local sent = M.together(tensors, device)
   if sums then attention.keep_lengths(seq_lens, device, sent.sums:to(torch.int32), longest) end

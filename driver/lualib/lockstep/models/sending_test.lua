@@ -2,6 +2,7 @@
 
 local attention = require "lockstep.nn.attention"
 local calls = require "calls_fixture"
+local lockstep = require "lockstep"
 local models = require "lockstep.models"
 local plain = require "lockstep.plain"
 local sending = require "lockstep.models.sending"
@@ -162,6 +163,29 @@ t.test("LengthsThatChangeAreSentAgain", function()
   lengths[2] = 5
 
   t.equal(attention.cumulative_lengths(lengths, "cpu"):totable(), { 0, 3, 8 })
+end)
+
+t.test("AStepIsRecordedAwayFromTheCpu", function()
+  if require("lockstep.distributed").world_size() > 1 then return end
+  local model = tiny_model()
+  local ids, lengths = torch.randint(0, VOCAB, { 12 }), { 5, 7 }
+  local step = lockstep.graph(function(input)
+    local sum = model({ input_ids = input, seq_lens = lengths }, "loss")
+    sum:backward()
+    local gradient = model:parameters()[1].grad:clone()
+    for _, p in ipairs(model:parameters()) do p.grad:zero_() end
+    return sum, gradient
+  end)
+  away(function() end, function()
+    for i = 1, 8 do
+      local input = (ids + i) % VOCAB
+      local sum, gradient = step(input)
+      local expected = model({ input_ids = input, seq_lens = lengths }, "loss")
+      t.truthy(torch.allclose(sum, expected), i)
+      t.truthy(gradient:abs():sum():item() > 0)
+    end
+  end)
+  t.truthy(step.hits > 0, "the graph repeats its recording")
 end)
 
 t.test("LayersWithoutLengthsShareThoseOfOneSequence", function()

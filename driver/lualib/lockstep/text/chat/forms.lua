@@ -177,7 +177,8 @@ local function read_completion(caller, sample, roles)
     plain.check(type(list) == "table", '%s: "%s" must be a string or a list of messages, not a %s', caller, name,
       type(list))
   end
-  return { messages = join(unlearnt(prompt), completion) }, "prompt/completion", { "prompt", "completion" }
+  return { messages = join(unlearnt(prompt), completion), is_completed = true }, "prompt/completion",
+    { "prompt", "completion" }
 end
 
 local ALPACA = { "instruction", "input", "system", "history" }
@@ -297,6 +298,7 @@ end
 ---@field tools table[]?
 ---@field documents table[]?
 ---@field chat_template_kwargs table<string, any>?
+---@field is_completed boolean? the messages are a prompt, none of which is learnt, and a completion
 
 --- Returns a sample in the form of messages, the name of the form that it had, and the columns that were read. An
 --- error names the keys of a sample of no known form.
