@@ -1,6 +1,6 @@
 """Requests that the store of a run answers, from many ranks at once.
 
-    python benchmarks/store_benchmark.py --connections 16,256,1024 --requests 20
+    python benchmarks/store_benchmark.py --connections 16,256 --requests 20
 
 `connections` are clients of one TCPStore, as ranks have, held by `--processes` processes. Each client adds to a counter,
 writes a key and reads one of another client, one after the other. Prints the requests per second that the server
@@ -79,13 +79,12 @@ def measure(connections, processes, requests):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--connections", default="16,256,1024")
+    parser.add_argument("--connections", default="16,256")
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--requests", type=int, default=20)
     args = parser.parse_args()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    del soft
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     for connections in args.connections.split(","):
         measure(int(connections), args.processes, args.requests)
 

@@ -38,20 +38,26 @@ class Checker:
         self.deadline = time.monotonic() + options.budget
         self.rows = []
 
+    def left(self):
+        return self.deadline - time.monotonic()
+
+    def is_late(self):
+        """Whether no program can give a figure any more."""
+        return self.left() < (0 if self.is_tiny else 10)
+
     def run(self, item):
-        left = self.deadline - time.monotonic()
         if item.is_test and self.is_tiny:
             return self.add(item.title, expected="needs a GPU", verdict=NOT_RUN)
         if item.gib > self.gib and not self.is_tiny:
             return self.add(item.title, expected=f"needs {item.gib} GiB", verdict=NOT_RUN)
-        if left < (0 if self.is_tiny else 10):
+        if self.is_late():
             return self.add(item.title, expected="the time is used up", verdict=NOT_RUN)
-        print(f"{item.title}, {left:.0f} s left", flush=True)
+        print(f"{item.title}, {self.left():.0f} s left", flush=True)
         found = {OURS: self.measure(item, OURS)}
         if found[OURS].problem or item.is_test:
-            is_late = found[OURS].problem and not self.is_tiny and self.deadline - time.monotonic() < 1
-            verdict = NOT_RUN if is_late else FAILED if found[OURS].problem else PASSED
-            self.add(item.title, expected="the time is used up" if is_late else found[OURS].problem, verdict=verdict,
+            is_cut = found[OURS].problem and self.is_late()
+            verdict = NOT_RUN if is_cut else FAILED if found[OURS].problem else PASSED
+            self.add(item.title, expected="the time is used up" if is_cut else found[OURS].problem, verdict=verdict,
                      then="the lines above are the end of its output")  # fmt: skip
         waiting = [row for row in item.rows if row.is_ratio]
         for row in item.rows:
@@ -62,7 +68,7 @@ class Checker:
                 continue
             if who != item.peers[0] and not (waiting or item.has_trace):
                 break  # judged already, and the time is short
-            if not self.is_tiny and self.deadline - time.monotonic() < 10:
+            if self.is_late():
                 break
             found[who] = self.measure(item, who)
             for row in [row for row in waiting if row.figure in found[who].figures]:
@@ -111,14 +117,13 @@ class Checker:
         judged, low, high, expected = ratio if row.is_ratio else ours, row.low, row.high, str(row)
         if row.is_ratio and self.is_tiny:
             low, high, expected = 1 - 1e-5, 1 + 1e-5, "1 within 1e-5"
-        is_late = not self.is_tiny and self.deadline - time.monotonic() < 10
         if ours is None and found[OURS].problem:
-            verdict, expected = NOT_RUN, "the time is used up" if is_late else "the program failed"
+            verdict, expected = NOT_RUN, "the time is used up" if self.is_late() else "the program failed"
         elif self.is_tiny and not row.is_result:
             verdict, expected = NOT_RUN, "needs a GPU"
         elif judged is None:
             verdict, expected = FAILED, "no peer has this figure" if row.is_ratio else "no such figure"
-            if is_late:
+            if self.is_late():
                 verdict, expected = NOT_RUN, "the time is used up"
         elif not (row.on_gpu or self.is_tiny):
             verdict, expected = INFO, ""
@@ -184,9 +189,6 @@ def environment(is_tiny):
     libraries = [str(root / "lib"), *glob.glob(str(root.parent / "nvidia/*/lib"))]
     lists = {"LD_LIBRARY_PATH": libraries, "PYTHONPATH": [str(root.parent)]}
     found = {name: os.pathsep.join(filter(None, [*folders, os.environ.get(name)])) for name, folders in lists.items()}
-    of_launchers = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    for name in of_launchers:  # of a job that this check runs in: each of its programs is a run of its own
-        os.environ.pop(name, None)
     return {**os.environ, **found, "PYTHON": sys.executable, **({"OMP_NUM_THREADS": "1"} if is_tiny else {})}
 
 
@@ -214,6 +216,8 @@ def read_options():
 def start(options):
     """Returns a checker for this machine, or ends with what is missing."""
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # Lockstep's default, for the peers
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)  # of a job that this check runs in: each of its programs is a run of its own
     import torch  # takes seconds; children are forked with it
 
     import peers

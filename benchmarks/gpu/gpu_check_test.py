@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 FOLDER = pathlib.Path("benchmarks/gpu")
@@ -22,7 +23,8 @@ class CheckTest(unittest.TestCase):
                         "--models", "tests/models", "--scratch", scratch]  # fmt: skip
 
     def test_every_item_runs_and_its_results_are_right(self):
-        done = subprocess.run(self.command, capture_output=True, text=True, check=False)
+        of_a_job = {**os.environ, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+        done = subprocess.run(self.command, capture_output=True, text=True, check=False, env=of_a_job)
 
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
@@ -65,6 +67,22 @@ class CheckTest(unittest.TestCase):
         self.assertRegex(done.stdout, r"(?s)\| .*broken.*\[FAILED\] decode, 8b \(exit code 1\)\n +next: ")
         self.assertRegex(done.stdout, r"\[not run\] decode, 8b: tokens/s: eager .* \(the program failed\)")
         self.assertRegex(done.stdout, r"\[MISS\] decode, 8b: sum of ids: .*\n +next: the models differ")
+
+
+    def test_without_time_every_item_is_a_row_that_says_so(self):
+        done = subprocess.run([*self.command, "--budget", "0"], capture_output=True, text=True, check=False)
+
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        for item in ITEMS:
+            self.assertIn(f"[not run] {item} (the time is used up)", done.stdout)
+
+    def test_a_limit_that_has_passed_ends_the_process(self):
+        sys.path.insert(0, str(FOLDER))
+        from process import Process
+
+        for _ in range(5):
+            process = Process(lambda: time.sleep(3600), time.monotonic() - 1)
+            self.assertEqual(process.problem, "took longer than its limit")
 
 
 class TracesTest(unittest.TestCase):

@@ -27,6 +27,7 @@ class Process:
         self.pid = os.fork()  # a fork has torch already, and saves the seconds of its import
         if self.pid == 0:
             run_child(work, environment, folder, sink)
+        make_group(self.pid)  # the child does so, too: whoever comes first
         os.close(sink)
         try:
             code = self.read(source, deadline)
@@ -73,7 +74,6 @@ class Process:
             try:
                 os.killpg(self.pid, ending)
             except ProcessLookupError:
-                os.kill(self.pid, signal.SIGKILL)  # it has no group yet, or is a zombie
                 break
             until = time.monotonic() + 3
             while ending == signal.SIGTERM and not self.ended() and time.monotonic() < until:
@@ -87,10 +87,17 @@ def stop_at_signals():
         signal.signal(one, lambda number, _: Process.signals.append(signal.Signals(number).name))
 
 
+def make_group(pid):
+    try:
+        os.setpgid(pid, pid)
+    except OSError:  # it has one, and runs its program, or has ended
+        pass
+
+
 def run_child(work, environment, folder, sink):
     code = 1
     try:
-        os.setsid()
+        make_group(0)
         for one in (signal.SIGINT, signal.SIGTERM):
             signal.signal(one, signal.SIG_DFL)
         os.dup2(sink, 1)

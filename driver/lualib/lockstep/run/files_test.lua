@@ -1,5 +1,6 @@
 -- lockstep.files: what scripts ask of files and folders.
 
+local core_files = require "lockstep.core.files"
 local files = require "lockstep.files"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
@@ -16,6 +17,8 @@ t.test("AFileIsWrittenListedAndRead", function()
   t.equal(files.list(dir), { "a.bin", "b.txt", "deep" })
   t.equal(files.read(dir .. "/a.bin"), "AB")
   t.equal({ files.checksum(dir .. "/b.txt") }, { 9, "cbf43926" }) -- the check value of CRC-32
+  local none = torch.empty({ 0 })
+  t.equal({ core_files.checksum_of { none, "123", none, "456789", none } }, { 9, "cbf43926" })
 end)
 
 t.test("WhatIsNotThereIsNoError", function()
