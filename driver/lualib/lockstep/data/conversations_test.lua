@@ -131,8 +131,8 @@ t.test("WhatWasRecognisedIsPrintedWithTheFirstSampleAndTheColumnsThatAreNotRead"
   end)
   t.truthy(printed:find("data: ShareGPT (conversations), 2 samples; not read: id\n  first: ab[[cd]]\n", 1, true),
     printed)
-  t.equal(reads, { "chat_template_kwargs", "chosen", "documents", "first", "messages", "prompt", "rejected", "text",
-    "tools", "id" })
+  t.equal(reads, { "chat_template_kwargs", "chosen", "documents", "first", "is_completed", "messages", "prompt",
+    "rejected", "text", "tools", "id" })
 end)
 
 t.test("QuestionsOfAFileAreATaskOfGrpo", function()

@@ -163,8 +163,10 @@ local function read_messages(caller, sample, roles)
       end
       local label = is_sharegpt and ("ShareGPT (%s)"):format(name) or name == "messages" and name
         or ("messages (%s)"):format(name)
-      return { messages = messages, column = name, media = is_sharegpt, wraps = is_sharegpt }, label,
-        has_system and { name, "system" } or { name }
+      local is_completed = not has_system and sample.is_completed == true or nil -- a row that is read again
+      return { messages = messages, column = name, media = is_sharegpt, wraps = is_sharegpt,
+        is_completed = is_completed }, label,
+        has_system and { name, "system" } or { name, is_completed and "is_completed" }
     end
   end
 end
