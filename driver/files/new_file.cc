@@ -1,7 +1,9 @@
 #include "driver/files/new_file.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +29,14 @@ namespace {
 constexpr size_t kBufferBytes = size_t{1} << 20;
 constexpr size_t kPieceBytes = size_t{1} << 18;
 constexpr size_t kBlockBytes = 4096;
+
+// Filesystems of a disk of this machine. Those of a network send what is in the cache in many
+// messages at once, where a direct write waits for each.
+bool IsOnADisk(int fd) {
+  struct statfs filesystem {};
+  if (fstatfs(fd, &filesystem) != 0) return false;
+  return filesystem.f_type == EXT4_SUPER_MAGIC || filesystem.f_type == XFS_SUPER_MAGIC;
+}
 
 absl::Status Failed(const char* what, const std::string& path, int error) {
   return absl::UnknownError(absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(error)));
@@ -66,7 +76,7 @@ NewFile::NewFile(std::string path, Way way)
     fd_ = open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     open_error_ = fd_ < 0 ? errno : 0;
   } while (open_error_ == EEXIST);
-  is_direct_ = is_direct_ && fd_ >= 0 && fcntl(fd_, F_SETFL, O_DIRECT) == 0;
+  is_direct_ = is_direct_ && fd_ >= 0 && IsOnADisk(fd_) && fcntl(fd_, F_SETFL, O_DIRECT) == 0;
 }
 
 NewFile::~NewFile() {

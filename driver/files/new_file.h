@@ -8,7 +8,7 @@
 //
 // A large file that nobody reads soon is better written past the kernel's cache, with
 // NewFile::kDirect. The disk then reads our memory. The kernel copies nothing and looks for no free
-// memory, which takes most of the time. Filesystems that cannot do so use the cache.
+// memory, which takes most of the time. Filesystems other than ext4 and XFS use the cache.
 //
 // When Keep returns, the content is on the disk. SyncFolder makes sure that the name survives a
 // power failure too. Thread: used by one thread.
