@@ -274,8 +274,8 @@ def prepare(
     balance, worth_a_step: as in plan.
     cost: of a sequence and of an image, as transformer_cost returns them; None: the number of tokens.
     mix_kinds: whether text may ride in micro-batches with images.
-    streams: the per-token values beside those above, by name: the value for samples without them, or (that value, the value
-        of padding), which is 0 unless given.
+    streams: the per-token values beside those above, by name: the value for samples without them and for padding, or a
+        pair of the two.
     own_rows: names of tensors with any number of rows, which follow neither the sample nor its images.
     token_types: the stream of modality ids: 1, 2 and 3 for placeholders of images, videos and audio. In samples without it
         image_token_id and its like say which tokens of input_ids are placeholders.

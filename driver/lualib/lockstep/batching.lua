@@ -209,7 +209,8 @@ end
 local function complete(micro_batches, rank, o, group)
   local values = {}
   for name, fill in pairs(o.streams) do
-    if name ~= o.token_types then values[name] = type(fill) == "table" and fill.padding or 0 end
+    if type(fill) == "table" then fill = fill.padding == nil and 0 or fill.padding end
+    if name ~= o.token_types then values[name] = fill end
   end
   for _, batch in ipairs(micro_batches) do
     batch.padding_values = values
@@ -237,9 +238,9 @@ end
 --- (formerly "lockstep") or "round_robin". `cost` is batching.cost.tokens(), batching.cost.transformer{...} or a
 --- function of seq_lens.
 ---
---- `streams` declares the values per token: {name = absent}, or {name = {absent = 1, padding = 0}}. `absent` is the
---- value in samples without the stream. `padding` is the value in padding tokens and in whole padding micro-batches: 0
---- unless given, so that a loss with this weight learns nothing from them.
+--- `streams` declares the values per token: {name = value}, or {name = {absent = 1, padding = 0}}. `absent` is the
+--- value in samples without the stream. `padding` is the value in padding tokens and in whole padding micro-batches. A
+--- value alone is both. In a table `padding` is 0 unless given: a loss with this weight learns nothing from padding.
 ---
 --- `mix_kinds` = true lets samples ride in micro-batches of a kind that has their tensors and more, as text beside
 --- images, if the plan gets better: makespan and micro-steps never grow. Only balance = "makespan" does it. With
