@@ -165,3 +165,17 @@ for _, case in ipairs { { { dp = 2 }, false }, { { tp = 2 }, false }, { { cp = 2
     end
   end)
 end
+
+t.test("ReplicasOfAGridLearnFromTextWithoutTheTower", function()
+  local batch = batch_of(0)
+  local norms = {}
+  for i, fully_shard in ipairs { {}, false } do
+    local model = models.load("tests/models/qwen3_vl", { grid = sharding.grid {},
+      parallel = { fully_shard = fully_shard } })
+    for _ = 1, 2 do
+      sharding.accumulate(model, { batch }, 6 * dist.world_size(), function(one) return model:loss(one) end)
+    end
+    norms[i] = optim.clip_grad_norm(model:parameters(), math.huge)
+  end
+  t.near(norms[2], norms[1], 1e-4)
+end)
