@@ -22,14 +22,15 @@ local M = { cost = {}, survey = survey.survey, samples_kept = survey.samples_kep
 ---@field input_ids torch.Tensor|integer[]
 ---@field loss_mask torch.Tensor|boolean[]|integer[] 1 or true for tokens that are trained on, else 0 or false; the
 --- first token is never trained on, because no token before it predicts it
----@field position_ids torch.Tensor|integer[]?
+---@field position_ids torch.Tensor|integer[]? default: 0, 1, 2, ...; or [3, tokens], as models.position_ids returns
+--- them for a sample with pictures
 ---@field kind string? default: by the tensors that the cut leaves, as "text", "image" or "image+video"
 ---@field [string] torch.Tensor|number[]|number streams ([tokens, ...]; a number holds for all), tensors
 
 ---@class batching.MicroBatch
 ---@field input_ids torch.Tensor int64 [length]
 ---@field loss_mask torch.Tensor bool [length]; false for the first token of each sample
----@field position_ids torch.Tensor int64 [length], starting anew at each sample
+---@field position_ids torch.Tensor int64 [length], starting anew at each sample; [3, length] if one of them has that
 ---@field seq_lens integer[] tokens of each sample; they sum to the length
 ---@field cu_seqlens torch.Tensor int32 [#seq_lens + 1]: 0 and the running sums
 ---@field kind string

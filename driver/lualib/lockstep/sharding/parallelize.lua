@@ -27,7 +27,7 @@ local function check(holds, message, ...) plain.check(holds, CALLER .. message, 
 ---@class sharding.ParallelOptions
 ---@field fully_shard sharding.FullyShardOptions|false|nil along dp x cp; false: replicas. Default: {}
 ---@field data_parallel sharding.DataParallelOptions? of replicas; find_unused: default true for a model with a vision
----tower, which text does not run
+--- tower, which text does not run
 ---@field sequence boolean? with tp: values between the layers are split by tokens
 ---@field plan table<string, string>? with tp: see sharding.tensor_parallel; default: the model's own
 ---@field cp "ring"|"all_to_all"|nil how attention sees other ranks' tokens; default: all-to-all where the ranks of cp
