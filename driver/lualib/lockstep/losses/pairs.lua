@@ -38,8 +38,8 @@ end
 ---     local sample, reason = losses.pairs.sample(chat, pair, { seq_len = 1024 })
 ---
 --- With `processor = images.processor(dir)` pictures of the messages are read. A picture of the prompt is in the sample
---- once: `image_order` says which row of image_grid_thw stands at each of its places, and image_counts, [1, 2], how many
---- rows and places there are.
+--- once. `image_order` says which row of image_grid_thw stands at each place; `image_counts`, [1, 2], holds the numbers
+--- of rows and places.
 ---@param chat table of text.chat
 ---@param pair table
 ---@param opts {seq_len: integer, renderer: string?, processor: images.Processor?, folder: string?} folder: where
@@ -77,8 +77,8 @@ end
 ---
 ---     local samples, found = losses.pairs.read(source, chat, { tokenizer = tokenizer, seq_len = 1024 })
 ---
---- With `processor` pairs may have pictures. Their pixels are read again when losses.deal deals the pair out: until then
---- pixel_values is a stand-in.
+--- With `processor` pairs may have pictures. Their pixels are read again when losses.deal deals the pair out. Until
+--- then pixel_values is a stand-in of NaN.
 ---@param source data.Conversations
 ---@param chat table of text.chat
 ---@param opts {tokenizer: text.Tokenizer, seq_len: integer, renderer: string?, on_cut: ("error"|"drop")?,
@@ -129,7 +129,8 @@ function M.score(model, batch, variant)
   local conversations = M.batch(batch)
   local log_probs = model(conversations, "log_probs")
   local function score(mean)
-    return per_sequence(log_probs, { seq_lens = conversations.seq_lens, loss_mask = batch.loss_mask, mean = mean }):view(-1, 2)
+    return per_sequence(log_probs, { seq_lens = conversations.seq_lens, loss_mask = batch.loss_mask, mean = mean })
+      :view(-1, 2)
   end
   local means = score(true)
   return VARIANTS[variant].mean and means or score(false), means

@@ -14,7 +14,7 @@ local survey = require "lockstep.batching.survey"
 ---@field fields fun(samples: batching.Sample[]): table<string, number> the counts of samples, to be printed
 ---@field reads string[]? columns of its own
 
---- What was found.
+--- The findings of a reader.
 ---@class losses.Found
 ---@field skipped integer samples that teach nothing
 ---@field roles table<string, integer> messages of each role; those of a prompt count once
@@ -42,7 +42,8 @@ return function(source, reader, o)
     reader.count_roles(found.roles, row)
     local function encode(row_of_source)
       local ok, encoded = pcall(reader.encode, row_of_source)
-      return ok and encoded or error(source:place(i) .. ": " .. encoded, 0)
+      -- Not the script's line that an error blames.
+      return ok and encoded or error(source:place(i) .. ": " .. tostring(encoded):gsub("^[^\n]-%.lua:%d+: ", ""), 0)
     end
     for k, one in ipairs(encode(row)) do
       local sample, reason = unpack(one)
