@@ -60,8 +60,7 @@ local process = net.visual and images.processor(dir) or nil -- of models with pi
 -- Pairs as samples for batching: the chosen conversation, then the rejected one. Lists those that are skipped.
 local source = data.conversations(path, { kind = "preference", roles = config.roles, split = config.split })
 local samples, found = losses.pairs.read(source, text.chat(dir), { tokenizer = text.tokenizer(dir),
-  seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut, processor = process,
-  folder = path:match "^(.*)/" }) -- of relative paths of pictures
+  seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut, processor = process })
 if #samples == 0 then error(path .. " has no pair to learn from", 0) end
 
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end

@@ -100,9 +100,8 @@ local optimizer = optim[config.optimizer](model:parameters(), { lr = lr, weight_
 local source = data.conversations(config.data == "" and instructions.conversations() or config.data,
   { kind = "conversation", roles = config.roles, split = config.split })
 local train, held_out = data.split(source, { held_out = config.held_out, seed = config.seed })
-local folder = config.data:match("^(.*)/") or "." -- of relative paths of pictures
 local function encode_sample(sample, is_prompt)
-  return chat:encode_sample(sample, { generation_prompt = is_prompt, processor = process, folder = folder,
+  return chat:encode_sample(sample, { generation_prompt = is_prompt, processor = process, folder = source.folder,
     renderer = config.renderer, roles = config.roles })
 end
 local reads = source:show { encode = encode_sample, tokenizer = tokenizer }

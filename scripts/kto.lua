@@ -55,7 +55,6 @@ local process = net.visual and images.processor(dir) or nil -- of models with pi
 local source = data.conversations(path, { roles = config.roles, split = config.split })
 local samples, found = losses.unpaired.read(source, text.chat(dir), { tokenizer = text.tokenizer(dir),
   seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut, processor = process,
-  folder = path:match "^(.*)/", -- of relative paths of pictures
   desirable_weight = config.loss.desirable_weight, undesirable_weight = config.loss.undesirable_weight })
 if #samples == 0 then error(path .. " has no answer to learn from", 0) end
 local train, held_out = data.split(samples, { held_out = config.held_out, seed = config.seed,

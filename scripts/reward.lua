@@ -50,8 +50,7 @@ local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.
 local process = net.visual and images.processor(dir) or nil -- of models with pictures
 local source = data.conversations(path, { kind = "preference", roles = config.roles, split = config.split })
 local samples, found = losses.pairs.read(source, text.chat(dir), { tokenizer = text.tokenizer(dir),
-  seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut, processor = process,
-  folder = path:match "^(.*)/" }) -- of relative paths of pictures
+  seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut, processor = process })
 if #samples == 0 then error(path .. " has no pair to learn from", 0) end
 local train, held_out = data.split(samples, { held_out = config.held_out, seed = config.seed })
 

@@ -82,13 +82,13 @@ end
 ---@param source data.Conversations
 ---@param chat table of text.chat
 ---@param opts {tokenizer: text.Tokenizer, seq_len: integer, renderer: string?, on_cut: ("error"|"drop")?,
---- processor: images.Processor?, folder: string?}
+--- processor: images.Processor?}
 ---@return batching.Sample[]
 ---@return losses.Found
 function M.read(source, chat, opts)
   local o = options.read("losses.pairs.read", opts, { tokenizer = options.required, seq_len = options.required,
-    renderer = options.optional, on_cut = "error", processor = options.optional, folder = "." })
-  local how = { seq_len = o.seq_len, renderer = o.renderer, processor = o.processor, folder = o.folder }
+    renderer = options.optional, on_cut = "error", processor = options.optional })
+  local how = { seq_len = o.seq_len, renderer = o.renderer, processor = o.processor, folder = source.folder }
   return read(source, {
     name = "pairs", caller = "pairs.read",
     encode = function(pair) return { { M.sample(chat, pair, how) } } end,

@@ -4,7 +4,6 @@ local core = require "lockstep.core"
 local data = require "lockstep.data"
 local images = require "lockstep.images"
 local losses = require "lockstep.losses"
-local run = require "lockstep.run"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local text = require "lockstep.text"
@@ -23,9 +22,9 @@ local function path(name) return { type = "image", path = name } end
 
 --- Returns what read(source, ...) gives for rows of a file in the folder.
 local function read(reader, rows, more)
-  local file = run.dir .. "/rows.jsonl"
+  local file = dir .. "/rows.jsonl"
   data.save_jsonl(file, rows)
-  local opts = { tokenizer = tokenizer, seq_len = 400, processor = process, folder = dir }
+  local opts = { tokenizer = tokenizer, seq_len = 400, processor = process }
   for name, value in pairs(more or {}) do opts[name] = value end
   local samples, found
   t.printed(function() samples, found = reader(data.conversations(file), chat, opts) end)
