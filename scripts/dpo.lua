@@ -3,12 +3,13 @@
 --     ./run scripts/dpo.lua                                          # a small model learns to write words backwards
 --     ./run scripts/dpo.lua --set model=qwen --set data=pairs.jsonl  # LoRA: writes an adapter
 --
--- Each line of the file is {"prompt": [{"role": "user", "content": "..."}], "chosen": [{"role": "assistant",
--- "content": "..."}], "rejected": [...]}, and may have "tools"; strings, pairs without a prompt and ShareGPT's
--- are read, too: see docs/chat.md. `data` may also be the name of a data set in the Hub's cache. Every message of the
--- assistant behind the prompt is scored. Pairs without a difference are skipped and listed. Pairs longer than seq_len
--- are an error, or skipped, too, with --set on_cut=drop. Log-probabilities under the model as it began are computed
--- once, and kept in the run's folder; orpo, cpo and simpo need none.
+-- Each line of the file is {"prompt": [{"role": "user", "content": "..."}], "chosen": [{"role": "assistant", "content":
+-- "..."}], "rejected": [...]}, and may have "tools"; strings, pairs without a prompt and ShareGPT's are read, too: see
+-- docs/chat.md. `data` may also be the name of a data set in the Hub's cache. A prompt may have pictures: {"type":
+-- "image", "path": "cat.png"}, or columns `images` or `image` as TRL has them. Every message of the assistant behind
+-- the prompt is scored. Pairs without a difference are skipped and listed. Pairs longer than seq_len are an error, or
+-- skipped, too, with --set on_cut=drop. Log-probabilities under the model as it began are computed once, and kept in
+-- the run's folder; orpo, cpo and simpo need none.
 
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"

@@ -5,8 +5,9 @@
 --
 -- Each line of the file is {"prompt": [{"role": "user", "content": "..."}], "completion": [{"role": "assistant",
 -- "content": "..."}], "label": true}; strings, messages with a label, and the pairs of dpo.lua are read, too: see
--- docs/scripts.md. The reference is the model without its adapter, or with lora.r=0 a second copy of the model. Answers
--- that are longer than seq_len with their prompt are an error, or skipped and listed with --set on_cut=drop.
+-- docs/scripts.md. Prompts may have pictures, as for dpo.lua. The reference is the model without its adapter, or with
+-- lora.r=0 a second copy of the model. Answers that are longer than seq_len with their prompt are an error, or skipped
+-- and listed with --set on_cut=drop.
 
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"

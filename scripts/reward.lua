@@ -3,8 +3,9 @@
 --     ./run scripts/reward.lua                                          # words written backwards, and wrongly
 --     ./run scripts/reward.lua --set model=qwen --set data=pairs.jsonl  # all weights, and the head
 --
--- The file is one of scripts/dpo.lua. Each conversation is scored after its last token. The result is the folder of a
--- ...ForSequenceClassification, which transformers and models.load open. docs/scripts.md shows it as a reward of grpo.
+-- The file is one of scripts/dpo.lua, with or without pictures. Each conversation is scored after its last token. The
+-- result is the folder of a ...ForSequenceClassification, which models.load opens, and transformers where it has such a
+-- class. docs/scripts.md shows it as a reward of grpo.
 
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"

@@ -11,8 +11,8 @@ local torch = require "lockstep.torch"
 
 local dir = dofile "driver/lualib/lockstep/text/chat/vision_fixture.lua" "vlm"
 local chat, tokenizer, process = text.chat(dir), text.tokenizer(dir), images.processor(dir)
-core.write_file(dir .. "/cat.png", { t.read_file "driver/images/testdata/png_rgba.png" })
-core.write_file(dir .. "/dog.jpg", { t.read_file "driver/images/testdata/jpeg_420.jpg" })
+core.write_file(dir .. "/cat.png", { t.read_file "driver/images/testdata/png_bits.png" })
+core.write_file(dir .. "/dog.png", { t.read_file "driver/images/testdata/png_palette4.png" }) -- of the cat's size
 
 local WORDS = { type = "text", text = "Which?" }
 
@@ -33,7 +33,7 @@ end
 
 local function deal(samples) return losses.deal(samples, { seq_len = 400, grid = sharding.grid {} }) end
 
-local PAIR = { prompt = { user(path "cat.png", path "dog.jpg") }, chosen = { assistant "A cat." },
+local PAIR = { prompt = { user(path "cat.png", path "dog.png") }, chosen = { assistant "A cat." },
   rejected = { assistant "No." } }
 
 t.test("APairHasEachPictureOnceAndAPlaceInBothConversations", function()
@@ -101,7 +101,7 @@ t.test("AnswersToOtherPromptsKeepThePicturesOfThePrompt", function()
   local samples = read(losses.unpaired.read, {
     { prompt = "Which?", completion = "A cat.", label = true, image = "cat.png" },
     { prompt = "Which?", completion = "A cow.", label = false, image = "cat.png" },
-    { prompt = "Which?", completion = "A dog.", label = true, image = "dog.jpg" },
+    { prompt = "Which?", completion = "A dog.", label = true, image = "dog.png" },
     { prompt = "Which?", completion = "None.", label = true },
   })
   t.equal(samples[1].kind, "answer+image")
