@@ -70,6 +70,15 @@ function M.sample(chat, pair, opts)
   return pair_sample, reason
 end
 
+--- The findings of losses.pairs.read and losses.unpaired.read.
+---@class losses.Found
+---@field skipped integer samples that teach nothing
+---@field roles table<string, integer> messages of each role; those of a prompt count once
+---@field ids torch.Tensor[] the ids of every sample, also of those that are skipped, and the sums of their pixels
+---@field rows integer[] of each sample that is not skipped, the number of its row in the source
+---@field tokens integer of the samples that are not skipped
+---@field loss_tokens integer of these, those that are scored
+
 --- Returns the pairs of a source as samples, and what it found. Skips pairs that teach nothing: see
 --- losses.pairs.sample. A pair that is longer than seq_len is an error with on_cut = "error", and skipped with "drop".
 --- Prints the form of the data with its first pair, the counts, how many messages each role has, and the skipped pairs

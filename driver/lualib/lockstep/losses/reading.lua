@@ -14,15 +14,6 @@ local survey = require "lockstep.batching.survey"
 ---@field fields fun(samples: batching.Sample[]): table<string, number> the counts of samples, to be printed
 ---@field reads string[]? columns of its own
 
---- The findings of a reader.
----@class losses.Found
----@field skipped integer samples that teach nothing
----@field roles table<string, integer> messages of each role; those of a prompt count once
----@field ids torch.Tensor[] the ids of every sample, also of those that are skipped, and the sums of their pixels
----@field rows integer[] of each sample that is not skipped, the number of its row in the source
----@field tokens integer of the samples that are not skipped
----@field loss_tokens integer of these, those that are scored
-
 --- Returns the samples that teach something, and what was found. Prints the form of the data with its first sample, the
 --- counts, how many messages each role has, and the skipped samples with file and line. All skipped samples are in
 --- skipped.txt of the run's folder.
