@@ -74,7 +74,7 @@ end
 ---@class losses.Found
 ---@field skipped integer samples that teach nothing
 ---@field roles table<string, integer> messages of each role; those of a prompt count once
----@field ids torch.Tensor[] the ids of every sample, also of those that are skipped, and the sums of their pixels
+---@field ids (torch.Tensor|string)[] the ids of every sample, also of those that are skipped, and checksums of pixels
 ---@field rows integer[] of each sample that is not skipped, the number of its row in the source
 ---@field tokens integer of the samples that are not skipped
 ---@field loss_tokens integer of these, those that are scored

@@ -40,8 +40,9 @@ return function(source, reader, o)
       local sample, reason = unpack(one)
       found.ids[#found.ids + 1], tokens = sample.input_ids, tokens + #sample.input_ids
       if sample.pixel_values then
-        found.ids[#found.ids + 1] = sample.pixel_values:double():sum()
-        pictures.set_aside(sample, function() return encode(source[i])[k][1].pixel_values end)
+        found.ids[#found.ids + 1] = pictures.set_aside(sample, function()
+          return encode(source[i])[k][1].pixel_values
+        end)
       end
       if reason then
         skipped[#skipped + 1] = source:place(i) .. ": " .. reason

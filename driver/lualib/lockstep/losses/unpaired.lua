@@ -146,7 +146,7 @@ function M.mismatched(samples, opts)
   local prompts, keys, others = {}, {}, {}
   for i, sample in ipairs(samples) do
     prompts[i] = sample.input_ids:narrow(0, 0, prompt_length(sample))
-    keys[i] = table.concat(prompts[i]:totable(), " ") .. (sample.pictures and " " .. sample.pictures.key or "")
+    keys[i] = table.concat(prompts[i]:totable(), " ") .. (sample.pictures and " " .. sample.pictures.checksum or "")
   end
   for i, prompt in ipairs(prompts) do
     for k = i, i + #samples - 2 do
