@@ -17,7 +17,7 @@
 namespace lockstep::kernels {
 namespace {
 
-// What FlashAttention sees of a window to each side of a token; -1: everything.
+// The tokens that a token sees to each side of it; -1: all.
 struct Sides {
   int64_t left = -1, right = -1;
 };
@@ -86,14 +86,22 @@ at::Tensor CudnnAttentionOfBatch(const at::Tensor& q, const at::Tensor& k, const
 }
 
 at::Tensor EfficientAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                              const PackedSequences& s, bool packed, bool needs_gradient) {
-  std::optional<at::Tensor> ends;
-  std::optional<int64_t> longest;
-  if (packed) ends = s.ends, longest = s.longest;
+                              const PackedSequences& s, bool needs_gradient) {
   const int64_t mask_type = s.causal ? 1 : 0;  // 1: query i sees keys 0 to i
-  return std::get<0>(at::_efficient_attention_forward(
-      q, k, v, /*bias=*/std::nullopt, ends, ends, longest, longest, /*dropout_p=*/0, mask_type,
-      needs_gradient, s.scale, /*seqlen_k=*/std::nullopt, s.window));
+  return std::get<0>(at::_efficient_attention_forward(q.unsqueeze(0), k.unsqueeze(0),
+                                                      v.unsqueeze(0), /*bias=*/std::nullopt, s.ends,
+                                                      s.ends, s.longest, s.longest, /*dropout_p=*/0,
+                                                      mask_type, needs_gradient, s.scale))
+      .squeeze(0);
+}
+
+// Not _efficient_attention_forward: without cumulative lengths its node of autograd hands backward
+// an undefined tensor for them.
+at::Tensor EfficientAttentionOfBatch(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                     bool causal, std::optional<double> scale,
+                                     bool needs_gradient) {
+  return std::get<0>(at::_scaled_dot_product_efficient_attention(
+      q, k, v, /*attn_bias=*/std::nullopt, needs_gradient, /*dropout_p=*/0, causal, scale));
 }
 
 at::Tensor FlashAttentionToCache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {

@@ -59,11 +59,14 @@ at::Tensor CudnnAttention(const at::Tensor& q, const at::Tensor& k, const at::Te
 at::Tensor CudnnAttentionOfBatch(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  bool causal, std::optional<double> scale, bool needs_gradient);
 
-// Memory-efficient attention of a batch: q, k and v [batch, tokens, heads, dim], of as many heads.
-// With `packed` the batch is 1, and its sequences lie one after the other. Autograd forgets the
-// window.
+// Memory-efficient attention. k and v have as many heads as q. The window must be empty: autograd
+// would forget it.
 at::Tensor EfficientAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                              const PackedSequences& s, bool packed, bool needs_gradient);
+                              const PackedSequences& s, bool needs_gradient);
+
+// The same for a batch: q, k and v [batch, heads, tokens, dim].
+at::Tensor EfficientAttentionOfBatch(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                     bool causal, std::optional<double> scale, bool needs_gradient);
 
 // Attention of new tokens to all keys, without gradients: q [batch, heads, queries, dim], k and v
 // [batch, heads, keys, dim].

@@ -10,12 +10,12 @@ namespace {
 
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 
-// What sequences a line is for.
+// The sequences that a line is for.
 enum class Rows {
   kAll,
   // Sequences of one length, a multiple of 128, as in pre-training. cuDNN builds a plan for each
-  // shape, so rows of changing lengths would wait for a plan in each step. cuDNN before 9.15.1 was
-  // wrong for other lengths (PyTorch issue 169849).
+  // shape, so rows of changing lengths would wait for a plan in each step. For other lengths cuDNN
+  // before 9.15.1 was wrong (PyTorch issue 169849).
   kBatch,
 };
 
@@ -41,15 +41,9 @@ constexpr Line kTable[] = {
     // Whole sequences.
     {90, 109, Pass::kTraining, 0, 1, kAny, Rows::kBatch, Backend::kCudnn,
      "libtorch's order on 9.x and 10.x; measured by gpu_check at 2k, 8k, 32k: not yet"},
-    {90, 109, Pass::kForward, 0, 1, kAny, Rows::kBatch, Backend::kCudnn,
-     "libtorch's order on 9.x and 10.x; measured by gpu_check at 2k, 8k, 32k: not yet"},
     {80, 121, Pass::kTraining, 0, 1, kAny, Rows::kAll, Backend::kFlash,
      "torch.nn.attention.varlen of 2.11, which leaves cuDNN off; measured by gpu_check: not yet"},
-    {80, 121, Pass::kForward, 0, 1, kAny, Rows::kAll, Backend::kFlash,
-     "torch.nn.attention.varlen of 2.11, which leaves cuDNN off; measured by gpu_check: not yet"},
     {50, 121, Pass::kTraining, 0, 1, kAny, Rows::kAll, Backend::kEfficient,
-     "libtorch's order; measured by gpu_check at 2k, 8k, 32k: not yet"},
-    {50, 121, Pass::kForward, 0, 1, kAny, Rows::kAll, Backend::kEfficient,
      "libtorch's order; measured by gpu_check at 2k, 8k, 32k: not yet"},
 };
 
@@ -105,9 +99,9 @@ bool CanRunEfficient(const AttentionUse& use) {
       use.dtype == at::kHalf || use.dtype == at::kFloat ||
       (use.dtype == at::kBFloat16 && use.capability >= 80);  // not made for older GPUs
   if (!has_dtype || use.has_sinks) return false;
-  // Windows are part of causal masks. Autograd's node does not pass a window to backward, whose
-  // gradients would be those without one (EfficientAttentionBackward0 has no window_size).
-  if (use.has_window && (!use.causal || use.pass == Pass::kTraining)) return false;
+  // Autograd's node does not pass a window to backward, whose gradients would be those without one
+  // (EfficientAttentionBackward0 has no window_size).
+  if (use.has_window) return false;
   // A mask is for a batch.
   if (use.has_mask && !use.equal_lengths) return false;
   int64_t alignment = use.capability >= 80 ? 4 : 1;

@@ -5,7 +5,7 @@
 //    4096}; BackendFor(use);  // kCudnn
 //
 // The failures this prevents: a kernel that does not run on a GPU, that ignores a window in
-// backward, or that compiles anew for each length. CanRun has libtorch's own conditions, and those
+// backward, or that builds a plan for each length. CanRun has libtorch's own conditions, and those
 // that libtorch does not check. backends_test compares them with libtorch's. Thread-safe.
 
 #ifndef LOCKSTEP_KERNELS_ATTENTION_BACKENDS_H_
@@ -35,8 +35,9 @@ std::string_view NameOf(Backend backend);
 Backend BackendNamed(std::string_view name);
 
 enum class Pass {
-  kForward,   // whole sequences, no gradient
-  kTraining,  // whole sequences, forward and backward
+  // Whole sequences, forward and backward. A forward without gradients takes the same backend: a
+  // checkpointed region computes once without and once with them, and must have the same bits.
+  kTraining,
   kDecoding,  // one new token of each sequence, which sees a cache; no gradient
 };
 
@@ -46,7 +47,7 @@ struct AttentionUse {
   at::ScalarType dtype = at::kBFloat16;
   int64_t head_size = 128;   // of queries and keys
   int64_t value_size = 128;  // of values
-  Pass pass = Pass::kForward;
+  Pass pass = Pass::kTraining;
   bool causal = true;          // false in decoding: the cache ends with the new token
   bool has_window = false;     // in decoding false: the cache is cut
   bool has_sinks = false;      // each head has a score that stands for no token

@@ -74,11 +74,6 @@ at::Tensor Aligned(const at::Tensor& x) {
   return is_aligned ? x : x.clone(at::MemoryFormat::Contiguous);
 }
 
-// [sequences, length, heads, dim] of sequences of one length.
-at::Tensor BatchOf(const at::Tensor& x, int64_t sequences) {
-  return x.view({sequences, x.size(0) / sequences, x.size(1), x.size(2)});
-}
-
 // Key heads for each query head.
 at::Tensor ForEachHead(const at::Tensor& k, int64_t heads) {
   if (k.size(1) == heads) return k;
@@ -158,24 +153,26 @@ at::Tensor Compute(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v
   const auto count = static_cast<int64_t>(seq_lens.size());
   const bool is_batch = AllEqual(seq_lens);
   const bool needs_gradient = torch::autograd::compute_requires_grad(q, k, v);
+  // [sequences, heads, length, dim], and back.
+  const auto batch = [&](const at::Tensor& x) {
+    return x.view({count, x.size(0) / count, x.size(1), x.size(2)}).transpose(1, 2);
+  };
+  const auto row = [&](const at::Tensor& y) {
+    return y.transpose(1, 2).reshape({q.size(0), q.size(1), v.size(2)});
+  };
   switch (backend) {
-    case Backend::kCudnn: {
+    case Backend::kCudnn:
       if (!is_batch) return CudnnAttention(q, k, v, s, needs_gradient);
-      const auto batch = [&](const at::Tensor& x) { return BatchOf(x, count).transpose(1, 2); };
-      return CudnnAttentionOfBatch(batch(q), batch(k), batch(v), s.causal, s.scale, needs_gradient)
-          .transpose(1, 2)
-          .reshape({q.size(0), q.size(1), v.size(2)});
-    }
+      return row(
+          CudnnAttentionOfBatch(batch(q), batch(k), batch(v), s.causal, s.scale, needs_gradient));
     case Backend::kFlash:
       if (sinks.has_value()) return FlashWithSinks(q, k, v, *sinks, s);
       return std::get<0>(FlashForward(q, k, v, s));
     case Backend::kEfficient: {
-      const int64_t rows = is_batch ? count : 1;
-      const auto batch = [&](const at::Tensor& x) {
-        return BatchOf(ForEachHead(x, q.size(1)), rows);
-      };
-      return EfficientAttention(batch(q), batch(k), batch(v), s, !is_batch, needs_gradient)
-          .reshape({q.size(0), q.size(1), v.size(2)});
+      const at::Tensor keys = ForEachHead(k, q.size(1)), values = ForEachHead(v, q.size(1));
+      if (!is_batch) return EfficientAttention(q, keys, values, s, needs_gradient);
+      return row(EfficientAttentionOfBatch(batch(q), batch(keys), batch(values), s.causal, s.scale,
+                                           needs_gradient));
     }
     case Backend::kMath: break;
   }
@@ -215,21 +212,20 @@ std::string BackendOf(int64_t capability, const at::Tensor& q, const at::Tensor&
       IsInAutocast(q) || (q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type());
   if (!have_one_dtype) return std::string(NameOf(Backend::kMath));
   const int64_t longest = *std::max_element(seq_lens.begin(), seq_lens.end());
-  const AttentionUse use = {
-      .capability = static_cast<int>(capability),
-      .dtype = DtypeOf(q),
-      .head_size = q.size(2),
-      .value_size = v.size(2),
-      .pass = torch::autograd::compute_requires_grad(q, k, v) ? Pass::kTraining : Pass::kForward,
-      .causal = causal,
-      .has_window = window.has_value() && *window < longest,
-      .has_sinks = sinks,
-      .deterministic = at::globalContext().deterministicAlgorithms(),
-      .num_sequences = static_cast<int64_t>(seq_lens.size()),
-      .equal_lengths = AllEqual(seq_lens),
-      .longest = longest,
-      .tokens = q.size(0),
-      .heads = q.size(1)};
+  const AttentionUse use = {.capability = static_cast<int>(capability),
+                            .dtype = DtypeOf(q),
+                            .head_size = q.size(2),
+                            .value_size = v.size(2),
+                            .pass = Pass::kTraining,
+                            .causal = causal,
+                            .has_window = window.has_value() && *window < longest,
+                            .has_sinks = sinks,
+                            .deterministic = at::globalContext().deterministicAlgorithms(),
+                            .num_sequences = static_cast<int64_t>(seq_lens.size()),
+                            .equal_lengths = AllEqual(seq_lens),
+                            .longest = longest,
+                            .tokens = q.size(0),
+                            .heads = q.size(1)};
   return std::string(NameOf(BackendFor(use)));
 }
 
@@ -245,7 +241,8 @@ at::Tensor MaskFor(const at::Tensor& mask, const at::Tensor& q) {
 }
 
 at::Tensor ToCache(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
-                   int64_t capability, const std::optional<at::Tensor>& mask) {
+                   int64_t capability, const std::optional<at::Tensor>& mask,
+                   std::optional<std::string_view> name) {
   const bool have_one_dtype =
       q.scalar_type() == keys.scalar_type() && q.scalar_type() == values.scalar_type();
   const AttentionUse use = {.capability = static_cast<int>(capability),
@@ -261,13 +258,17 @@ at::Tensor ToCache(const at::Tensor& q, const at::Tensor& keys, const at::Tensor
                             .heads = q.size(1)};
   const bool has_gradient = torch::autograd::compute_requires_grad(q, keys, values);
   const bool is_plain = !have_one_dtype || has_gradient || IsInAutocast(q);
-  const Backend backend = is_plain ? Backend::kMath : BackendFor(use);
+  const Backend chosen = is_plain ? Backend::kMath : BackendFor(use);
+  const Backend backend = name.has_value() ? BackendNamed(*name) : chosen;
   if (backend == Backend::kFlash) return FlashAttentionToCache(q, keys, values);
   if (backend == Backend::kEfficient) {
     std::optional<at::Tensor> aligned;
     if (mask.has_value()) aligned = MaskFor(*mask, q);
     return EfficientAttentionToCache(q, keys, values, aligned);
   }
+  TORCH_CHECK_VALUE(backend == Backend::kMath,
+                    "attention to a cache: expected the backend flash, efficient or math, got ",
+                    NameOf(backend));
   std::optional<at::Tensor> for_all;
   if (mask.has_value()) for_all = mask->view({mask->size(0), 1, 1, mask->size(1)});
   return at::scaled_dot_product_attention(q, keys, values, for_all);
@@ -284,7 +285,7 @@ TORCH_LIBRARY_FRAGMENT(lockstep, library) {
       OnDevice);
   library.def(
       "cached_attention_on_device(Tensor q, Tensor keys, Tensor values, int capability, Tensor? "
-      "mask=None) -> Tensor",
+      "mask=None, *, str? backend=None) -> Tensor",
       ToCache);
 }
 
@@ -301,7 +302,7 @@ at::Tensor AttentionOnDevice(const at::Tensor& q, const at::Tensor& k, const at:
 at::Tensor CachedAttentionOnDevice(const at::Tensor& q, const at::Tensor& keys,
                                    const at::Tensor& values, int64_t capability,
                                    const std::optional<at::Tensor>& mask) {
-  return ToCache(q, keys, values, capability, mask);
+  return ToCache(q, keys, values, capability, mask, std::nullopt);
 }
 
 }  // namespace lockstep::kernels

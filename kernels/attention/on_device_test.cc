@@ -4,6 +4,7 @@
 #include "kernels/attention/on_device.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -28,6 +29,9 @@ using Integer = std::optional<int64_t>;
 using Triple = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 std::vector<std::string> called;  // stand-ins, in order
+
+// Tensors are too small for more threads.
+const bool kHasOneThread = (at::set_num_threads(1), true);
 
 // --- The stand-ins' arithmetic, for one sequence: [heads, tokens, dim].
 
@@ -109,9 +113,9 @@ Triple BackwardOfPacked(const at::Tensor& dy, const at::Tensor& q, const at::Ten
                         const at::Tensor& ends, bool causal, Number scale, Sides sides) {
   const at::Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
   for (int64_t i = 0; i + 1 < ends.size(0); ++i) {
-    const auto [part_q, part_k, part_v] = Backward(
-        Part(dy, ends, i), Part(q, ends, i), Part(k, ends, i), Part(v, ends, i), Part(y, ends, i),
-        Part(logs.t(), ends, i).squeeze(-1), ScaleOf(q, scale), causal, sides);
+    const auto [part_q, part_k, part_v] =
+        Backward(Part(dy, ends, i), Part(q, ends, i), Part(k, ends, i), Part(v, ends, i),
+                 Part(y, ends, i), Part(logs.t(), ends, i), ScaleOf(q, scale), causal, sides);
     Part(dq, ends, i).copy_(part_q);
     Part(dk, ends, i).copy_(part_k);
     Part(dv, ends, i).copy_(part_v);
@@ -144,8 +148,8 @@ Triple FlashGradients(const at::Tensor& dy, const at::Tensor& q, const at::Tenso
   return BackwardOfPacked(dy, q, k, v, y, logs, ends, causal, scale, {*left, *right});
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, int64_t, int64_t, at::Tensor, at::Tensor,
-           at::Tensor>
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor,
+           at::Tensor, at::Tensor>
 FlashOfBatch(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double, bool causal,
              bool, Number scale) {
   called.emplace_back("flash to cache");
@@ -158,8 +162,8 @@ FlashOfBatch(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, doub
 
 // --- cuDNN
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, int64_t, int64_t, at::Tensor, at::Tensor,
-           at::Tensor>
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor,
+           at::Tensor, at::Tensor>
 Cudnn(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const MaybeTensor& bias,
       const MaybeTensor& ends, const MaybeTensor&, int64_t longest, int64_t, bool with_logs, double,
       bool causal, bool, Number scale) {
@@ -187,8 +191,8 @@ at::Tensor EndsOfBatch(const at::Tensor& q) {
   return at::arange(q.size(0) + 1, at::kInt) * q.size(2);
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, int64_t, int64_t, at::Tensor, at::Tensor,
-           at::Tensor>
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor,
+           at::Tensor, at::Tensor>
 CudnnOfBatch(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const MaybeTensor& bias,
              bool, double, bool causal, bool, Number scale) {
   TORCH_CHECK(q.dim() == 4 && !bias.has_value());
@@ -209,30 +213,18 @@ Triple CudnnGradientsOfBatch(const at::Tensor& dy, const at::Tensor& q, const at
   return {Unpacked(dq, q.size(0)), Unpacked(dk, q.size(0)), Unpacked(dv, q.size(0))};
 }
 
-// --- Memory-efficient attention: [batch, tokens, heads, dim].
+// --- Memory-efficient attention: [1, tokens, heads, dim], or a batch as cuDNN's.
 
-at::Tensor EndsOf(const at::Tensor& q, const MaybeTensor& ends) {
-  return ends.has_value() ? *ends : EndsOfBatch(q.transpose(1, 2));
-}
-
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, int64_t, int64_t> Efficient(
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt> Efficient(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const MaybeTensor& bias,
     const MaybeTensor& ends, const MaybeTensor&, Integer longest, Integer, double,
     int64_t mask_type, bool with_logs, Number scale, const MaybeTensor&, Integer window) {
-  TORCH_CHECK(q.dim() == 4 && q.size(2) == k.size(2) && !bias.has_value());
-  TORCH_CHECK(!ends.has_value() || q.size(0) == 1);
-  TORCH_CHECK(ends.has_value() == longest.has_value());
-  TORCH_CHECK(!window.has_value() || (mask_type == 1 && !with_logs));
-  called.emplace_back(ends.has_value() ? "efficient" : "efficient of a batch");
-  const auto [y, logs] =
-      ForwardOfPacked(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), EndsOf(q, ends),
-                      mask_type == 1, scale, {window.value_or(0) - 1, -1});
-  return {y.unflatten(0, {q.size(0), -1}),
-          logs,
-          at::empty({0}),
-          at::empty({0}),
-          longest.value_or(0),
-          0};
+  TORCH_CHECK(q.dim() == 4 && q.size(0) == 1 && q.size(2) == k.size(2) && !bias.has_value());
+  CheckPacked(q[0], ends, *longest);
+  TORCH_CHECK(!window.has_value() && with_logs == q.requires_grad());
+  called.emplace_back("efficient");
+  const auto [y, logs] = ForwardOfPacked(q[0], k[0], v[0], *ends, mask_type == 1, scale, {});
+  return {y.unsqueeze(0), logs, at::empty({0}), at::empty({0}), *longest, 0};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> EfficientGradients(
@@ -241,24 +233,39 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> EfficientGradients(
     int64_t, const at::Tensor& logs, double, const at::Tensor&, const at::Tensor&,
     int64_t mask_type, bool, Number scale, Integer, Integer, bool) {
   const auto [dq, dk, dv] =
-      BackwardOfPacked(dy.flatten(0, 1), q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1),
-                       y.flatten(0, 1), logs, EndsOf(q, ends), mask_type == 1, scale, {});
-  return {dq.view(q.sizes()), dk.view(k.sizes()), dv.view(v.sizes()), at::Tensor()};
+      BackwardOfPacked(dy[0], q[0], k[0], v[0], y[0], logs, *ends, mask_type == 1, scale, {});
+  return {dq.unsqueeze(0), dk.unsqueeze(0), dv.unsqueeze(0), at::Tensor()};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> EfficientToCache(
-    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const MaybeTensor& mask, bool,
-    double, bool, Number scale) {
-  called.emplace_back(mask.has_value() ? "efficient with a mask" : "efficient to cache");
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> EfficientOfBatch(
+    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const MaybeTensor& mask,
+    bool with_logs, double, bool causal, Number scale) {
+  TORCH_CHECK(q.dim() == 4 && q.size(1) == k.size(1) && with_logs == q.requires_grad());
+  called.emplace_back(mask.has_value() ? "efficient with a mask" : "efficient of a batch");
+  const at::Tensor none = at::empty({0});
+  if (!mask.has_value() && q.size(2) == k.size(2)) {
+    const auto [y, logs] =
+        ForwardOfPacked(Packed(q), Packed(k), Packed(v), EndsOfBatch(q), causal, scale, {});
+    return {Unpacked(y, q.size(0)), logs, none, none};
+  }
   at::Tensor scores = at::matmul(q, k.transpose(2, 3)) * ScaleOf(q, scale);
+  TORCH_CHECK(!causal);
   if (mask.has_value()) {
     const int64_t numbers = 16 / mask->element_size();
     TORCH_CHECK(mask->sizes() == scores.sizes() && mask->scalar_type() == q.scalar_type());
     TORCH_CHECK(mask->stride(3) == 1 && mask->stride(0) % numbers == 0);
     scores = scores + *mask;
   }
-  const at::Tensor none = at::empty({0});
   return {at::matmul(scores.softmax(-1), v), none, none, none};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> EfficientGradientsOfBatch(
+    const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+    const at::Tensor&, const at::Tensor& y, const at::Tensor& logs, const at::Tensor&,
+    const at::Tensor&, double, std::array<bool, 4>, bool causal, Number scale) {
+  const auto [dq, dk, dv] = BackwardOfPacked(Packed(dy), Packed(q), Packed(k), Packed(v), Packed(y),
+                                             logs, EndsOfBatch(q), causal, scale, {});
+  return {Unpacked(dq, q.size(0)), Unpacked(dk, q.size(0)), Unpacked(dv, q.size(0)), at::Tensor()};
 }
 
 TORCH_LIBRARY_IMPL(aten, CPU, library) {
@@ -271,7 +278,8 @@ TORCH_LIBRARY_IMPL(aten, CPU, library) {
   library.impl("_scaled_dot_product_cudnn_attention_backward", CudnnGradientsOfBatch);
   library.impl("_efficient_attention_forward", Efficient);
   library.impl("_efficient_attention_backward", EfficientGradients);
-  library.impl("_scaled_dot_product_efficient_attention", EfficientToCache);
+  library.impl("_scaled_dot_product_efficient_attention", EfficientOfBatch);
+  library.impl("_scaled_dot_product_efficient_attention_backward", EfficientGradientsOfBatch);
 }
 
 // --- Inputs
@@ -312,19 +320,22 @@ struct Case {
   AttentionOptions options;
 };
 
-std::vector<Case> CasesOf(Backend backend, bool training) {
+std::string Described(Backend backend, const Case& c) {
+  return c10::str(NameOf(backend), ", lengths ", c.seq_lens, ", key heads ", c.kv_heads,
+                  ", causal ", c.options.causal, ", window ", c.options.window.value_or(0));
+}
+
+std::vector<Case> CasesOf(Backend backend) {
   std::vector<Case> cases;
   for (const std::vector<int64_t>& seq_lens :
        {std::vector<int64_t>{5}, {4, 4, 4}, {5, 3, 1}, {1}, {1, 7}})
     for (const bool causal : {true, false})
-      for (const Number scale : {Number(), Number(0.3)})
-        for (const Integer window : {Integer(), Integer(1), Integer(3)})
-          for (const int64_t kv_heads : {1, 2, 4}) {
-            const bool efficient_window =
-                backend == Backend::kEfficient && (!causal || training) && window.has_value();
-            if ((backend == Backend::kCudnn && window.has_value()) || efficient_window) continue;
-            cases.push_back({seq_lens, 4, kv_heads, {causal, scale, window}});
-          }
+      for (const Integer window : {Integer(), Integer(1), Integer(3)})
+        for (const int64_t kv_heads : {1, 2}) {
+          const bool knows_windows = backend == Backend::kFlash || backend == Backend::kMath;
+          if (window.has_value() && !knows_windows) continue;
+          cases.push_back({seq_lens, 4, kv_heads, {causal, causal ? Number() : 0.3, window}});
+        }
   return cases;
 }
 
@@ -338,7 +349,8 @@ TEST(AttentionOnDevice, HeaderExample) {
 
 TEST(AttentionOnDevice, EachBackendIsTheLoop) {
   for (const Backend backend : kBackends)
-    for (const Case& c : CasesOf(backend, false)) {
+    for (const Case& c : CasesOf(backend)) {
+      SCOPED_TRACE(Described(backend, c));
       const Inputs in = RandomInputs(c.seq_lens, c.heads, c.kv_heads, 8, false);
       const auto expected = AttentionBySequence(in.q, in.k, in.v, c.seq_lens, c.options);
       called.clear();
@@ -351,7 +363,8 @@ TEST(AttentionOnDevice, EachBackendIsTheLoop) {
 
 TEST(AttentionOnDevice, GradientsOfEachBackendAreThoseOfTheLoop) {
   for (const Backend backend : kBackends)
-    for (const Case& c : CasesOf(backend, true)) {
+    for (const Case& c : CasesOf(backend)) {
+      SCOPED_TRACE(Described(backend, c));
       const Inputs in = RandomInputs(c.seq_lens, c.heads, c.kv_heads, 8, true);
       const auto expected = GradientsOf(
           AttentionBySequence(in.q, in.k, in.v, c.seq_lens, c.options), in.weights, in.leaves());
@@ -407,7 +420,7 @@ at::Tensor WithSinks(const Inputs& in, const at::Tensor& sinks, const AttentionO
 }
 
 TEST(AttentionOnDevice, SinksTakePartInTheSoftmax) {
-  for (const Case& c : CasesOf(Backend::kFlash, true)) {
+  for (const Case& c : CasesOf(Backend::kFlash)) {
     const Inputs in = RandomInputs(c.seq_lens, c.heads, c.kv_heads, 8, true);
     const at::Tensor sinks = at::randn({c.heads}, at::kDouble).set_requires_grad(true);
     std::vector<at::Tensor> leaves = in.leaves();
@@ -473,7 +486,8 @@ TEST(CachedAttentionOnDevice, IsScaledDotProductAttention) {
 
         EXPECT_LT((y - expected).abs().max().item<double>(), dtype == at::kBFloat16 ? 0.05 : 1e-5);
         std::string kernel;
-        if (dtype == at::kFloat) kernel = has_mask ? "efficient with a mask" : "efficient to cache";
+        if (dtype == at::kFloat)
+          kernel = has_mask ? "efficient with a mask" : "efficient of a batch";
         if (dtype == at::kBFloat16 && capability >= 80)
           kernel = has_mask ? "efficient with a mask" : "flash to cache";
         EXPECT_EQ(called,
