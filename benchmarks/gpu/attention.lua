@@ -18,7 +18,7 @@ local FOR_A_CACHE = capability > 0 and { "flash", "efficient", "math" } or { "ma
 --- Heads of `dim` numbers, in a row of equal or unequal sequences.
 local function inputs(tokens, dim, packed)
   torch.manual_seed(1)
-  local heads = timing.size(4096, 64) / dim
+  local heads = timing.size(4096, 128) / dim
   local function random(n)
     return torch.randn({ tokens, n, dim }, { device = timing.device, dtype = timing.dtype }):requires_grad_(true)
   end
@@ -70,7 +70,9 @@ local function line_of(what, pass, rows, dim, from, to, programs, check)
     end)
     if ok then
       told[#told + 1] = ("%s %.4g ms"):format(backend, result)
-      if not best or result < best.ms then best = { ms = result, name = backend } end
+      -- For rows of changing lengths cuDNN would build a plan in each step.
+      local fits = rows == "kBatch" or backend ~= "cudnn"
+      if fits and not (best and best.ms <= result) then best = { ms = result, name = backend } end
     else
       print(("# %s by %s: %s"):format(what, backend, tostring(result):match("[^\n]*"):sub(1, 100)))
     end
@@ -107,7 +109,7 @@ local function training(full, dim, from, to)
   end
 end
 
---- One new token of 4 sequences.
+--- 20 times one new token of 4 sequences.
 local function decoding(full, dim, from, to)
   local columns, kv_heads = timing.size(full, full / 256), timing.size(8, 2)
   local function random(rows)
