@@ -9,9 +9,14 @@
 #include <limits>
 #include <string>
 #include <tuple>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "ATen/Functions.h"
+#include "ATen/Parallel.h"
+#include "ATen/core/dispatch/Dispatcher.h"
+#include "ATen/core/stack.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/message_of.h"
@@ -268,18 +273,44 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> EfficientGradientsOfB
   return {Unpacked(dq, q.size(0)), Unpacked(dk, q.size(0)), Unpacked(dv, q.size(0)), at::Tensor()};
 }
 
+// Calls a stand-in with the first arguments of an operator. Later versions of libtorch add more.
+template <typename Results, typename... Args, size_t... i>
+void CallWithFirst(Results (*call)(Args...), c10::Stack& stack, size_t count,
+                   std::index_sequence<i...>) {
+  const auto inputs = torch::jit::last(stack, count);
+  Results results = call(inputs[i].template to<std::decay_t<Args>>()...);
+  torch::jit::drop(stack, count);
+  std::apply([&](auto&... result) { torch::jit::push(stack, std::move(result)...); }, results);
+}
+
+template <typename Results, typename... Args>
+constexpr std::index_sequence_for<Args...> IndicesOf(Results (*)(Args...)) {
+  return {};
+}
+
+template <auto call>
+void Boxed(const c10::OperatorHandle& op, c10::Stack* stack) {
+  CallWithFirst(call, *stack, op.schema().arguments().size(), IndicesOf(call));
+}
+
+template <auto call>
+torch::CppFunction StandIn() {
+  return torch::CppFunction::makeFromBoxedFunction<&Boxed<call>>();
+}
+
 TORCH_LIBRARY_IMPL(aten, CPU, library) {
-  library.impl("_flash_attention_forward", Flash);
-  library.impl("_flash_attention_backward", FlashGradients);
-  library.impl("_scaled_dot_product_flash_attention", FlashOfBatch);
-  library.impl("_cudnn_attention_forward", Cudnn);
-  library.impl("_cudnn_attention_backward", CudnnGradients);
-  library.impl("_scaled_dot_product_cudnn_attention", CudnnOfBatch);
-  library.impl("_scaled_dot_product_cudnn_attention_backward", CudnnGradientsOfBatch);
-  library.impl("_efficient_attention_forward", Efficient);
-  library.impl("_efficient_attention_backward", EfficientGradients);
-  library.impl("_scaled_dot_product_efficient_attention", EfficientOfBatch);
-  library.impl("_scaled_dot_product_efficient_attention_backward", EfficientGradientsOfBatch);
+  library.impl("_flash_attention_forward", StandIn<&Flash>());
+  library.impl("_flash_attention_backward", StandIn<&FlashGradients>());
+  library.impl("_scaled_dot_product_flash_attention", StandIn<&FlashOfBatch>());
+  library.impl("_cudnn_attention_forward", StandIn<&Cudnn>());
+  library.impl("_cudnn_attention_backward", StandIn<&CudnnGradients>());
+  library.impl("_scaled_dot_product_cudnn_attention", StandIn<&CudnnOfBatch>());
+  library.impl("_scaled_dot_product_cudnn_attention_backward", StandIn<&CudnnGradientsOfBatch>());
+  library.impl("_efficient_attention_forward", StandIn<&Efficient>());
+  library.impl("_efficient_attention_backward", StandIn<&EfficientGradients>());
+  library.impl("_scaled_dot_product_efficient_attention", StandIn<&EfficientOfBatch>());
+  library.impl("_scaled_dot_product_efficient_attention_backward",
+               StandIn<&EfficientGradientsOfBatch>());
 }
 
 // --- Inputs
