@@ -21,7 +21,8 @@ namespace lockstep::kernels {
 enum class Backend {
   kCudnn,      // aten::_scaled_dot_product_cudnn_attention, aten::_cudnn_attention_forward
   kFlash,      // FlashAttention-2: aten::_flash_attention_forward
-  kEfficient,  // memory-efficient attention of xFormers: aten::_efficient_attention_forward
+  kEfficient,  // memory-efficient, of xFormers: aten::_scaled_dot_product_efficient_attention,
+               // aten::_efficient_attention_forward
   kMath,       // none of them: products and softmax, or a call of ATen for each sequence
 };
 
