@@ -183,6 +183,8 @@ end
 ---@field loss_mask torch.Tensor? [T]; default: all tokens
 ---@field pixel_values torch.Tensor? [P, D] float32, the patches of all pictures
 ---@field image_grid_thw torch.Tensor? [images, 3] int64, t, h and w of each in patches
+---@field image_order torch.Tensor? [places] int64, for each run of placeholders the number of its picture, from 0, if a
+--- picture has several places; default: each has one, in order
 ---@field pixel_values_videos torch.Tensor? as pixel_values, of videos
 ---@field video_grid_thw torch.Tensor? [videos, 3] int64
 ---@field second_per_grid_ts torch.Tensor|number[]|nil of each video, the seconds that a temporal patch spans
@@ -396,6 +398,10 @@ end
 
 CausalLM.staged_hidden = CausalLM.hidden -- as staged_inputs
 
+--- Methods that forward calls by their name. What sharding.data_parallel returns has them, too.
+---@type table<string, true>
+CausalLM.computed_by_forward = plain.words "loss hidden log_probs"
+
 --- Returns the logits. With what = "loss" the results of model:loss(batch), with "hidden" those of model:hidden(batch),
 --- with "log_probs" those of model:log_probs(batch): for wrappers that watch forward, such as data_parallel.
 ---
@@ -407,7 +413,7 @@ CausalLM.staged_hidden = CausalLM.hidden -- as staged_inputs
 ---@return any ... # logits: [T, vocab_size], in the model's dtype
 function CausalLM:forward(batch, what, ...)
   if what == nil or what == "logits" then return self:head((self:hidden(batch))) end
-  check(what == "loss" or what == "hidden" or what == "log_probs",
+  check(CausalLM.computed_by_forward[what],
     'forward returns "logits", "loss", "hidden" or "log_probs", not "%s"', what)
   return self[what](self, batch, ...)
 end
