@@ -1,0 +1,73 @@
+--- Losses of log-probabilities and of scores on grids: ranks learn what one rank learns, in float64.
+
+local dist = require "lockstep.distributed"
+local fixture = require "lockstep.sharding.parallelize_fixture"
+local losses = require "lockstep.losses"
+local runs = require "lockstep.sharding.grid_runs_fixture"
+local sharding = require "lockstep.sharding"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local WORLD = dist.world_size()
+local F64 = { dtype = torch.float64 }
+
+--- Two pairs of sequences: 16 tokens, of which some ranks of cp have none of a sequence.
+function fixture.new_batch(_, seed)
+  torch.manual_seed(seed)
+  local first = 2 + torch.randint(5, {}):item()
+  local batch = { input_ids = torch.randint(56, { 16 }), seq_lens = { first, 8 - first, 3, 5 },
+    loss_mask = torch.rand({ 16 }):gt(0.3), reference = torch.randn({ 2, 2 }, F64), advantages = torch.randn({ 16 }, F64),
+    desirable = torch.tensor({ 1, 0, 0, 1 }), old_log_probs = torch.randn({ 16 }, F64) * 0.3 - 3.5 }
+  batch.lengths = torch.tensor(batch.seq_lens, { dtype = torch.int64 }):view(2, 2)
+  batch.loss_mask[9] = true
+  return batch
+end
+
+--- The loss of each use, and the number of what it counts in a micro-batch.
+local USES = {
+  pairs = { function(model, batch)
+    local scores, means = losses.pairs.score(model, batch, "sigmoid")
+    return losses.pairs.loss { scores = scores, means = means, reference = batch.reference, rpo_alpha = 0.3 }
+  end, 2 },
+  answers = { function(model, batch)
+    local scores = losses.per_sequence(model(batch, "log_probs"), { seq_lens = batch.seq_lens,
+      loss_mask = batch.loss_mask })
+    return losses.kto { log_probs = scores, reference = batch.reference:view(-1), desirable = batch.desirable, kl = 0.1 }
+  end, 4 },
+  policy = { function(model, batch)
+    return losses.grpo { log_probs = model(batch, "log_probs", { temperature = 0.7 }),
+      old_log_probs = batch.old_log_probs, advantages = batch.advantages, loss_mask = batch.loss_mask }
+  end },
+  scores = { function(model, batch)
+    local scores = model(batch):view(-1, 2)
+    return losses.reward { chosen = scores:select(1, 0), rejected = scores:select(1, 1), center = 0.1 }
+  end, 2 },
+}
+
+--- Calls fn where the fixture trains on a loss.
+local function with_loss(use, fn)
+  local loss_of, count, is_whole = fixture.loss_of, fixture.count, fixture.is_whole
+  fixture.is_whole = true
+  function fixture.loss_of(model, batch)
+    local sum, own_count = USES[use][1](model, batch)
+    return sum, own_count
+  end
+  function fixture.count(batches)
+    local sum = 0
+    for _, row in ipairs(batches) do
+      for _, batch in ipairs(row) do sum = sum + (USES[use][2] or batch.loss_mask:sum():item()) end
+    end
+    return sum
+  end
+  require("lockstep.plain").finally(function()
+    fixture.loss_of, fixture.count, fixture.is_whole = loss_of, count, is_whole
+  end, fn)
+end
+
+for _, use in ipairs { "pairs", "answers", "policy", "scores" } do
+  for _, row in ipairs(runs.of("preferences_ranks", use, WORLD)) do
+    t.test(("RanksLearnAsOne_%s_%s"):format(use, runs.name(row)), function()
+      with_loss(use, function() fixture.check(row.sizes, row.options, { form = row.family, seed = row.index }) end)
+    end)
+  end
+end
