@@ -293,8 +293,12 @@ function M.mix(sources, opts) return require("lockstep.data.source").mix(sources
 --- as the source has as many samples.
 ---
 ---     local train, held_out = data.split(source, { held_out = 0.1 })   -- a tenth; 500 holds out 500 samples
+---
+--- `groups` has a value for each sample. Samples with the same value land on the same side, so that a few more samples
+--- than `held_out` may be held out.
 ---@param source data.Source|table[]
----@param opts {held_out: number, seed: integer?} held_out: a share below 1, or a number of samples; seed: default 0
+---@param opts {held_out: number, seed: integer?, groups: any[]?} held_out: a share below 1, or a number of samples;
+--- seed: default 0
 ---@return data.Source train
 ---@return data.Source held_out
 function M.split(source, opts) return require("lockstep.data.source").split(source, opts) end
