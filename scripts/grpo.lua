@@ -74,9 +74,8 @@ local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 if config.neftune ~= 0 then nn.neftune(net, net:decoder().embed_tokens, { alpha = config.neftune }) end
 -- A micro-batch of text leaves the vision tower out, on every rank alike: batching sees to that.
-local axes = config.parallel
-local model, grid = sharding.parallel(net, axes,
-  { data_parallel = axes.pp * axes.ep == 1 and { find_unused = net.config.vision_config ~= nil } or nil })
+local model, grid = sharding.parallel(net, config.parallel,
+  { data_parallel = { find_unused = net.config.vision_config ~= nil } })
 -- Ranks that share weights or experts write the same answers. The first of them scores these, for all ranks.
 local is_first = grid:rank "tp_ep" == 0 and grid:rank "pp" == 0
 local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-5 or 1e-6)

@@ -35,6 +35,7 @@ M.presets = { parallel = { data_parallel = { fully_shard = false }, fully_shard 
 ---     local model = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = true } })
 ---     local model, grid = sharding.parallel(net, { tp = 2, fully_shard = true })
 ---
+--- Options of data_parallel have no effect on a grid with ep or pp.
 --- The second result is the grid of such a table, whose grid:rank "dp" and grid.dp scripts give to batching.prepare.
 ---
 --- Collective: every rank of the options' group gives the same kind.
@@ -54,8 +55,9 @@ function M.parallel(net, kind, opts)
     plain.check(shards == nil or type(shards) == "boolean",
       "sharding.parallel: fully_shard of the table must be true or false, not a %s", type(shards))
     local grid = M.grid(sizes)
+    local are_replicas = not shards and grid.ep * grid.pp == 1
     return M.parallelize(net, grid, { fully_shard = shards and o.fully_shard or false, sequence = sequence,
-      order = order, chunks = chunks, data_parallel = not shards and opts and opts.data_parallel or nil }), grid
+      order = order, chunks = chunks, data_parallel = are_replicas and opts and opts.data_parallel or nil }), grid
   end
   local found = disagreement.gather(tostring(kind), (o[kind] or {}).group)
   if found then core.raise("sharding.parallel: every rank must give the same kind, got " .. found) end
