@@ -131,7 +131,7 @@ local turns = { generate = generate, max_new_tokens = config.max_new_tokens, sto
   parse = task.parse, max_turns = config.max_turns, chat = task.tools and text.chat(dir),
   tokenizer = task.tools and text.tokenizer(dir), group = not server and grid:group "tp_ep" or nil }
 
--- Samples answers to this rank's part of the problems, which may be none. Ranks of cp have other problems, too.
+-- Samples answers to this rank's part of the problems. The part may be empty. Ranks of cp have other problems, too.
 local function sample_groups()
   local groups, problems = {}, {}
   if server then server:load(publish(run.dir .. "/weights", 0), config.lora.r > 0) end

@@ -85,7 +85,9 @@ end
 
 -- Gives batches the log-probabilities under the reference: without the adapter, its dropout and noise.
 local function add_references(batches)
-  local function infer(scorer) return sharding.infer(scorer, batches, function(batch) return score(scorer, batch) end) end
+  local function infer(scorer)
+    return sharding.infer(scorer, batches, function(batch) return score(scorer, batch) end)
+  end
   local references = frozen and infer(frozen) or lora.disabled(model, infer, model)
   for i, batch in ipairs(batches) do batch.reference = references[i] end
   return batches

@@ -81,7 +81,8 @@ local function scores_of_chunks(self, current, hidden, last)
     if row_of[place] then own[#own + 1], rows[#rows + 1] = row_of[place], i - 1 end
   end
   local function index(list) return torch.tensor(list, { dtype = torch.int64 }):to(hidden.device) end
-  -- A rank without a last token has an empty part: its scores are in the graph, and backward meets the same collectives.
+  -- A rank without a last token has no scores. They are in the graph all the same, so backward meets the same
+  -- collectives on every rank.
   local scores = self.score(hidden:index_select(0, index(own)))
   local all = torch.zeros({ #last, self.num_labels }, { dtype = scores.dtype, device = scores.device })
   return dist.functional.all_reduce(all:index_add(0, index(rows), scores), "sum", { group = current.group })

@@ -73,8 +73,8 @@ local function append(answer, ids, counts, log_probs)
   end
 end
 
---- Returns what the tools answer to calls, and whether each failed, as pairs. Of ranks that write the same answers, the
---- first runs the tools, and the others are sent what they answer.
+--- Returns what the tools answer to calls, and whether each failed, as pairs. Where several ranks write the same
+--- answers, the first runs the tools, and sends the others what they answer.
 local function answers_of(o, calls, problem)
   local answers, is_first = {}, not o.group or o.group:rank() == 0
   for i, call in ipairs(is_first and calls or {}) do answers[i] = { run.alone(answer_of, o.by_name, call, problem) } end

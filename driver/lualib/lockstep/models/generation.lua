@@ -148,7 +148,8 @@ end
 function M.generate(model, prompts, opts)
   local o = options.read("models.generate", opts, { max_new_tokens = options.optional,
     max_batch_size = options.optional, temperature = 0, top_k = options.optional, top_p = options.optional,
-    min_p = options.optional, seed = options.optional, numbers = options.optional, stop = options.optional, on_token = options.optional,
+    min_p = options.optional, seed = options.optional, numbers = options.optional, stop = options.optional,
+    on_token = options.optional,
     suppress = {}, begin_suppress = {}, forced_begin = options.optional, forced_end = options.optional,
     repetition_penalty = 1 })
   chunks.refuse("models.generate", "call it outside, on whole prompts")

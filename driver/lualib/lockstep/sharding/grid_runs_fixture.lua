@@ -228,12 +228,14 @@ add_products(8, { pp = 2, cp = 2, tp = 2, ep = 2 }, { "qwen3_moe", "qwen3_vl_moe
 
 -- Preferences and policies --------------------------------------------------------------------------------
 
-local TEXT_LOSSES = { "pairs", "answers", "policy" } -- of log-probabilities, which take turns
+-- Losses of log-probabilities take turns.
+local TEXT_LOSSES = { "pairs", "answers", "policy" }
 
---- Adds a row for a loss of log-probabilities, and one for a loss of scores.
 local function add_losses(ranks, family, sizes, options)
-  local turn = (num_rows.preferences_ranks or 0) / 2 % #TEXT_LOSSES + 1
+  local turn = (num_rows.preferences_ranks or 0) % #TEXT_LOSSES + 1
   add("preferences_ranks", TEXT_LOSSES[turn], ranks, { family }, sizes, options)
+end
+local function add_scores(ranks, family, sizes, options)
   add("preferences_ranks", "scores", ranks, { family .. "_judge" }, sizes, options)
 end
 
@@ -246,9 +248,14 @@ add_losses(2, "qwen3_moe", { ep = 2 }, sharded())
 add_losses(4, "qwen3", { tp = 2 }, sharded())
 add_losses(4, "qwen3", { tp = 2, cp = 2 }, sharded { sequence = true })
 add_losses(4, "qwen3", { cp = 2, pp = 2 }, replicas { cp = "ring" })
-add_losses(4, "qwen3", { pp = 2 }, sharded())
 add_losses(4, "qwen3_moe", { cp = 2, ep = 2 }, sharded())
 add_losses(4, "qwen3_moe", { ep = 2, pp = 2 }, sharded())
+add_scores(2, "qwen3", { tp = 2 }, replicas { sequence = true })
+add_scores(2, "qwen3", { cp = 2 }, sharded { cp = "ring" })
+add_scores(2, "qwen3", { pp = 2 }, replicas())
+add_scores(4, "qwen3", { tp = 2, cp = 2 }, sharded { sequence = true })
+add_scores(4, "qwen3", { cp = 2, pp = 2 }, replicas { cp = "ring" })
+add_scores(4, "qwen3_moe", { ep = 2 }, sharded())
 
 -- Reading -------------------------------------------------------------------------------------------------
 

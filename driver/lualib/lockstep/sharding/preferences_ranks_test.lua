@@ -11,13 +11,14 @@ local torch = require "lockstep.torch"
 local WORLD = dist.world_size()
 local F64 = { dtype = torch.float64 }
 
---- Two pairs of sequences: 16 tokens, of which some ranks of cp have none of a sequence.
+--- Returns two pairs of sequences, 16 tokens together. Some ranks of cp have no token of a sequence.
 function fixture.new_batch(_, seed)
   torch.manual_seed(seed)
   local first = 2 + torch.randint(5, {}):item()
   local batch = { input_ids = torch.randint(56, { 16 }), seq_lens = { first, 8 - first, 3, 5 },
-    loss_mask = torch.rand({ 16 }):gt(0.3), reference = torch.randn({ 2, 2 }, F64), advantages = torch.randn({ 16 }, F64),
-    desirable = torch.tensor({ 1, 0, 0, 1 }), old_log_probs = torch.randn({ 16 }, F64) * 0.3 - 3.5 }
+    loss_mask = torch.rand({ 16 }):gt(0.3), reference = torch.randn({ 2, 2 }, F64),
+    advantages = torch.randn({ 16 }, F64), desirable = torch.tensor({ 1, 0, 0, 1 }),
+    old_log_probs = torch.randn({ 16 }, F64) * 0.3 - 3.5 }
   batch.lengths = torch.tensor(batch.seq_lens, { dtype = torch.int64 }):view(2, 2)
   batch.loss_mask[9] = true
   return batch
@@ -32,7 +33,8 @@ local USES = {
   answers = { function(model, batch)
     local scores = losses.per_sequence(model(batch, "log_probs"), { seq_lens = batch.seq_lens,
       loss_mask = batch.loss_mask })
-    return losses.kto { log_probs = scores, reference = batch.reference:view(-1), desirable = batch.desirable, kl = 0.1 }
+    return losses.kto { log_probs = scores, reference = batch.reference:view(-1), desirable = batch.desirable,
+      kl = 0.1 }
   end, 4 },
   policy = { function(model, batch)
     return losses.grpo { log_probs = model(batch, "log_probs", { temperature = 0.7 }),
@@ -71,3 +73,50 @@ for _, use in ipairs { "pairs", "answers", "policy", "scores" } do
     end)
   end
 end
+
+--- A grid of each axis that log-probabilities come through.
+local GRIDS = { { cp = 2 }, { tp = 2 }, { pp = 2 }, { cp = WORLD > 2 and 2 or 1, pp = 2 } }
+
+t.test("ReferencesAreThoseOfOneRankOnEveryRank", function()
+  local alone = fixture.build("qwen3", 3)
+  local batches = {}
+  for i = 1, 3 do batches[i] = fixture.new_batch("qwen3", i) end
+  for _, sizes in ipairs(GRIDS) do
+    local model, grid = sharding.parallel(fixture.build("qwen3", 3), sizes)
+    local found = sharding.infer(model, batches, function(batch)
+      t.equal(torch.is_grad_enabled(), false)
+      return losses.pairs.score(model, batch, "sigmoid")
+    end)
+    t.equal(#found, 3)
+    for i, batch in ipairs(batches) do
+      t.near(found[i], torch.no_grad(losses.pairs.score, alone, batch, "sigmoid"), 1e-10, tostring(grid))
+    end
+    t.equal(#sharding.infer(model, {}, function() end), 0)
+  end
+end)
+
+t.test("AModelInfersOutOfTrainingMode", function()
+  local net = fixture.build("qwen3", 3)
+  local model, mode = sharding.parallel(net, { tp = 2 }), nil
+  net.model.layers[1]:eval()
+  local function fn()
+    mode = net.training
+    return 1
+  end
+  t.raises("sharding.infer: the function must return a tensor for each batch, not a number", sharding.infer, model,
+    { {} }, fn)
+  t.equal({ mode, net.training, net.model.layers[1].training, net.model.layers[2].training },
+    { false, true, false, true })
+end)
+
+t.test("ALossOfTheWholeBatchOnEachRankOfCpSaysSo", function()
+  local model = sharding.parallel(fixture.build("qwen3", 3), { cp = 2 })
+  local batch = fixture.new_batch("qwen3", 1)
+  local function fn()
+    local sum, count = USES.pairs[1](model, batch)
+    return sum, count
+  end
+  local rows = WORLD / 2
+  t.raises(("the divisor is %d, but the function summed the losses of %d"):format(2 * rows, 4 * rows),
+    sharding.accumulate, model, { batch }, 2 * rows, fn)
+end)

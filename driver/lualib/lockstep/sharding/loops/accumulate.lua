@@ -277,8 +277,8 @@ end
 --- backward, with weight 0, averages the gradients. Gradients from before the call must be averaged already; they are
 --- copied, which takes their memory.
 ---
---- With cp model(micro_batch, "loss") is the loss of this rank's chunk. A loss that fn computes from log-probabilities or
---- scores, which are those of the whole micro-batch on every rank of cp, counts once with whole = true.
+--- With cp model(micro_batch, "loss") is the loss of this rank's chunk. Log-probabilities and scores are those of the
+--- whole micro-batch on every rank of cp. A loss that fn computes from them counts once with whole = true.
 ---
 --- An error of fn, or of the comparison, drops the gradients of all parameters of the model.
 ---
@@ -297,7 +297,6 @@ local function accumulate(model, micro_batches, count, fn, opts)
   check_arguments(model, micro_batches, count, fn)
   check(o.sync == "last" or o.sync == "each", 'sync must be "last" or "each", not "%s"', o.sync)
   check(o.on_nan == "error" or o.on_nan == "skip", 'on_nan must be "error" or "skip", not "%s"', o.on_nan)
-  check(type(o.whole) == "boolean", "whole must be true or false, not %s", describe(o.whole))
   if across.is_one(model) then return over_stages(model, micro_batches, count, fn, o) end
   local group = data_parallel.group_of(model) or fully_shard.group_of(model)
   local grid = grids.of(model)
