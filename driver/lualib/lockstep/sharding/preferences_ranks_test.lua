@@ -3,6 +3,7 @@
 local dist = require "lockstep.distributed"
 local fixture = require "lockstep.sharding.parallelize_fixture"
 local losses = require "lockstep.losses"
+local models = require "lockstep.models"
 local runs = require "lockstep.sharding.grid_runs_fixture"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
@@ -119,4 +120,24 @@ t.test("ALossOfTheWholeBatchOnEachRankOfCpSaysSo", function()
   local rows = WORLD / 2
   t.raises(("the divisor is %d, but the function summed the losses of %d"):format(2 * rows, 4 * rows),
     sharding.accumulate, model, { batch }, 2 * rows, fn)
+end)
+
+t.test("OneRankOfThoseThatWriteTheSameAnswersRunsTheTools", function()
+  local num_run = 0
+  local answers = models.generate_turns({ { messages = {}, prompt = { input_ids = torch.arange(2) } } }, {
+    group = sharding.grid({ tp = WORLD }):group "tp_ep", max_new_tokens = 9, max_turns = 2,
+    chat = { tool_results = function(_, _, _, results) return { tonumber(results[1]) } end },
+    tokenizer = { decode = function() return "" end },
+    parse = function() return { { name = "rank", arguments = {} } }, "" end,
+    tools = { { name = "rank", fn = function()
+      num_run = num_run + 1
+      return tostring(dist.rank() + 5)
+    end } },
+    generate = function(_, _, turn, _, places)
+      t.equal(places, { 1 })
+      return { { turn } }
+    end,
+  })
+  t.equal({ answers[1].ids, answers[1].loss_mask }, { { 1, 5, 2 }, { 1, 0, 1 } })
+  t.equal(num_run, dist.rank() == 0 and 1 or 0)
 end)
