@@ -3,12 +3,13 @@
 --     ./run scripts/dpo.lua                                          # a small model learns to write words backwards
 --     ./run scripts/dpo.lua --set model=qwen --set data=pairs.jsonl  # LoRA: writes an adapter
 --
--- Each line of the file is {"prompt": [{"role": "user", "content": "..."}], "chosen": [{"role": "assistant",
--- "content": "..."}], "rejected": [...]}, and may have "tools"; strings, pairs without a prompt and ShareGPT's
--- are read, too: see docs/chat.md. `data` may also be the name of a data set in the Hub's cache. Every message of the
--- assistant behind the prompt is scored. Pairs without a difference are skipped and listed. Pairs longer than seq_len
--- are an error, or skipped, too, with --set on_cut=drop. Log-probabilities under the model as it began are computed
--- once, and kept in the run's folder; orpo, cpo and simpo need none.
+-- Each line of the file is {"prompt": [{"role": "user", "content": "..."}], "chosen": [{"role": "assistant", "content":
+-- "..."}], "rejected": [...]}, and may have "tools"; strings, pairs without a prompt and ShareGPT's are read, too: see
+-- docs/chat.md. `data` may also be the name of a data set in the Hub's cache. A prompt may have pictures: {"type":
+-- "image", "path": "cat.png"}, or columns `images` or `image` as TRL has them. Every message of the assistant behind
+-- the prompt is scored. Pairs without a difference are skipped and listed. Pairs longer than seq_len are an error, or
+-- skipped, too, with --set on_cut=drop. Log-probabilities under the model as it began are computed once, and kept in
+-- the run's folder; orpo, cpo and simpo need none.
 
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
@@ -60,8 +61,7 @@ local process = net.visual and images.processor(dir) or nil -- of models with pi
 -- Pairs as samples for batching: the chosen conversation, then the rejected one. Lists those that are skipped.
 local source = data.conversations(path, { kind = "preference", roles = config.roles, split = config.split })
 local samples, found = losses.pairs.read(source, text.chat(dir), { tokenizer = text.tokenizer(dir),
-  seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut, processor = process,
-  folder = path:match "^(.*)/" }) -- of relative paths of pictures
+  seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut, processor = process })
 if #samples == 0 then error(path .. " has no pair to learn from", 0) end
 
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end

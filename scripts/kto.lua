@@ -5,8 +5,9 @@
 --
 -- Each line of the file is {"prompt": [{"role": "user", "content": "..."}], "completion": [{"role": "assistant",
 -- "content": "..."}], "label": true}; strings, messages with a label, and the pairs of dpo.lua are read, too: see
--- docs/scripts.md. The reference is the model without its adapter, or with lora.r=0 a second copy of the model. Answers
--- that are longer than seq_len with their prompt are an error, or skipped and listed with --set on_cut=drop.
+-- docs/scripts.md. Prompts may have pictures, as for dpo.lua. The reference is the model without its adapter, or with
+-- lora.r=0 a second copy of the model. Answers that are longer than seq_len with their prompt are an error, or skipped
+-- and listed with --set on_cut=drop.
 
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
@@ -55,7 +56,6 @@ local process = net.visual and images.processor(dir) or nil -- of models with pi
 local source = data.conversations(path, { roles = config.roles, split = config.split })
 local samples, found = losses.unpaired.read(source, text.chat(dir), { tokenizer = text.tokenizer(dir),
   seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut, processor = process,
-  folder = path:match "^(.*)/", -- of relative paths of pictures
   desirable_weight = config.loss.desirable_weight, undesirable_weight = config.loss.undesirable_weight })
 if #samples == 0 then error(path .. " has no answer to learn from", 0) end
 local train, held_out = data.split(samples, { held_out = config.held_out, seed = config.seed,

@@ -3,8 +3,9 @@
 --     ./run scripts/reward.lua                                          # words written backwards, and wrongly
 --     ./run scripts/reward.lua --set model=qwen --set data=pairs.jsonl  # all weights, and the head
 --
--- The file is one of scripts/dpo.lua. Each conversation is scored after its last token. The result is the folder of a
--- ...ForSequenceClassification, which transformers and models.load open. docs/scripts.md shows it as a reward of grpo.
+-- The file is one of scripts/dpo.lua, with or without pictures. Each conversation is scored after its last token. The
+-- result is the folder of a ...ForSequenceClassification, which models.load opens, and transformers where it has such a
+-- class. docs/scripts.md shows it as a reward of grpo.
 
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
@@ -53,8 +54,7 @@ local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.
 local process = net.visual and images.processor(dir) or nil -- of models with pictures
 local source = data.conversations(path, { kind = "preference", roles = config.roles, split = config.split })
 local samples, found = losses.pairs.read(source, text.chat(dir), { tokenizer = text.tokenizer(dir),
-  seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut, processor = process,
-  folder = path:match "^(.*)/" }) -- of relative paths of pictures
+  seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut, processor = process })
 if #samples == 0 then error(path .. " has no pair to learn from", 0) end
 local train, held_out = data.split(samples, { held_out = config.held_out, seed = config.seed })
 

@@ -245,6 +245,7 @@ function M.source(paths, opts) return require("lockstep.data.source").source(pat
 ---@class data.Conversations: data.Source
 ---@field form string "messages", "ShareGPT", "Alpaca", "prompt/completion", "text", "preference pairs" or "prompt"
 ---@field kind "conversation"|"preference"|"prompt"
+---@field folder string of the first file, where relative paths of pictures begin; "." of an array
 ---@field show fun(self: data.Conversations, opts: data.ShowOptions): string[] prints on rank 0 what was recognised, the
 --- columns that nothing reads, and the first sample with the part that is learnt in [[ ]]. Returns the names of the
 --- columns that are read or named, for batching.survey

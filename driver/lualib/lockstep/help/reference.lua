@@ -32,7 +32,7 @@ local MODULES = {
   { "tiled_mlp", "lockstep/tiled_mlp.lua" },
   { "losses", "lockstep/losses.lua", "lockstep/losses/preferences.lua", "lockstep/losses/rollouts.lua",
     "lockstep/losses/reward_functions.lua", "lockstep/losses/dealing.lua" },
-  { "losses.pairs", "lockstep/losses/pairs.lua", "lockstep/losses/reading.lua" },
+  { "losses.pairs", "lockstep/losses/pairs.lua" },
   { "losses.unpaired", "lockstep/losses/unpaired.lua" },
   { "models", "lockstep/models.lua", "lockstep/models/exact_answers.lua", "lockstep/models/generate_turns.lua",
     "lockstep/models/server.lua", "lockstep/models/decoder.lua" },

@@ -38,8 +38,8 @@ end
 ---     local sample, reason = losses.pairs.sample(chat, pair, { seq_len = 1024 })
 ---
 --- With `processor = images.processor(dir)` pictures of the messages are read. A picture of the prompt is in the sample
---- once: `image_order` says which row of image_grid_thw stands at each of its places, and image_counts, [1, 2], how many
---- rows and places there are.
+--- once. `image_order` says which row of image_grid_thw stands at each place; `image_counts`, [1, 2], holds the numbers
+--- of rows and places.
 ---@param chat table of text.chat
 ---@param pair table
 ---@param opts {seq_len: integer, renderer: string?, processor: images.Processor?, folder: string?} folder: where
@@ -70,6 +70,15 @@ function M.sample(chat, pair, opts)
   return pair_sample, reason
 end
 
+--- The findings of losses.pairs.read and losses.unpaired.read.
+---@class losses.Found
+---@field skipped integer samples that teach nothing
+---@field roles table<string, integer> messages of each role; those of a prompt count once
+---@field ids (torch.Tensor|string)[] the ids of every sample, also of those that are skipped, and checksums of pixels
+---@field rows integer[] of each sample that is not skipped, the number of its row in the source
+---@field tokens integer of the samples that are not skipped
+---@field loss_tokens integer of these, those that are scored
+
 --- Returns the pairs of a source as samples, and what it found. Skips pairs that teach nothing: see
 --- losses.pairs.sample. A pair that is longer than seq_len is an error with on_cut = "error", and skipped with "drop".
 --- Prints the form of the data with its first pair, the counts, how many messages each role has, and the skipped pairs
@@ -77,18 +86,18 @@ end
 ---
 ---     local samples, found = losses.pairs.read(source, chat, { tokenizer = tokenizer, seq_len = 1024 })
 ---
---- With `processor` pairs may have pictures. Their pixels are read again when losses.deal deals the pair out: until then
---- pixel_values is a stand-in.
+--- With `processor` pairs may have pictures. Their pixels are read again when losses.deal deals the pair out. Until
+--- then pixel_values is a stand-in of NaN.
 ---@param source data.Conversations
 ---@param chat table of text.chat
 ---@param opts {tokenizer: text.Tokenizer, seq_len: integer, renderer: string?, on_cut: ("error"|"drop")?,
---- processor: images.Processor?, folder: string?}
+--- processor: images.Processor?}
 ---@return batching.Sample[]
 ---@return losses.Found
 function M.read(source, chat, opts)
   local o = options.read("losses.pairs.read", opts, { tokenizer = options.required, seq_len = options.required,
-    renderer = options.optional, on_cut = "error", processor = options.optional, folder = "." })
-  local how = { seq_len = o.seq_len, renderer = o.renderer, processor = o.processor, folder = o.folder }
+    renderer = options.optional, on_cut = "error", processor = options.optional })
+  local how = { seq_len = o.seq_len, renderer = o.renderer, processor = o.processor, folder = source.folder }
   return read(source, {
     name = "pairs", caller = "pairs.read",
     encode = function(pair) return { { M.sample(chat, pair, how) } } end,
@@ -129,7 +138,8 @@ function M.score(model, batch, variant)
   local conversations = M.batch(batch)
   local log_probs = model(conversations, "log_probs")
   local function score(mean)
-    return per_sequence(log_probs, { seq_lens = conversations.seq_lens, loss_mask = batch.loss_mask, mean = mean }):view(-1, 2)
+    return per_sequence(log_probs, { seq_lens = conversations.seq_lens, loss_mask = batch.loss_mask, mean = mean })
+      :view(-1, 2)
   end
   local means = score(true)
   return VARIANTS[variant].mean and means or score(false), means

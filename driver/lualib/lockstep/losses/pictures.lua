@@ -2,6 +2,7 @@
 --- trained on. Private to lockstep.losses.
 
 local core = require "lockstep.core"
+local files = require "lockstep.files"
 local images = require "lockstep.text.chat.pictures"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
@@ -63,14 +64,17 @@ function M.encoder(chat, opts)
   return encode, row
 end
 
---- Takes the pixels out of a sample. M.loaded(sample) puts them back, with those that load() returns.
+--- Takes the pixels out of a sample, and returns their checksum. M.loaded(sample) puts them back: load() returns them.
 ---@param sample batching.Sample
 ---@param load fun(): torch.Tensor
+---@return string
 function M.set_aside(sample, load)
   local pixels = sample.pixel_values
   -- A stand-in of the same shape, in the memory of one number.
   sample.pixel_values = torch.full({ 1, 1 }, 0 / 0, { dtype = pixels.dtype }):expand(pixels:size(0), pixels:size(1))
-  sample.pictures = { load = load, key = ("%.17g"):format(pixels:double():sum():item()) }
+  local _, checksum = files.checksum_of { pixels }
+  sample.pictures = { load = load, checksum = checksum }
+  return checksum
 end
 
 --- Returns a sample as batching takes it.

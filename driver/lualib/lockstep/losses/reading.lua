@@ -14,15 +14,6 @@ local survey = require "lockstep.batching.survey"
 ---@field fields fun(samples: batching.Sample[]): table<string, number> the counts of samples, to be printed
 ---@field reads string[]? columns of its own
 
---- What was found.
----@class losses.Found
----@field skipped integer samples that teach nothing
----@field roles table<string, integer> messages of each role; those of a prompt count once
----@field ids torch.Tensor[] the ids of every sample, also of those that are skipped, and the sums of their pixels
----@field rows integer[] of each sample that is not skipped, the number of its row in the source
----@field tokens integer of the samples that are not skipped
----@field loss_tokens integer of these, those that are scored
-
 --- Returns the samples that teach something, and what was found. Prints the form of the data with its first sample, the
 --- counts, how many messages each role has, and the skipped samples with file and line. All skipped samples are in
 --- skipped.txt of the run's folder.
@@ -42,14 +33,16 @@ return function(source, reader, o)
     reader.count_roles(found.roles, row)
     local function encode(row_of_source)
       local ok, encoded = pcall(reader.encode, row_of_source)
-      return ok and encoded or error(source:place(i) .. ": " .. encoded, 0)
+      -- Not the script's line that an error blames.
+      return ok and encoded or error(source:place(i) .. ": " .. tostring(encoded):gsub("^[^\n]-%.lua:%d+: ", ""), 0)
     end
     for k, one in ipairs(encode(row)) do
       local sample, reason = unpack(one)
       found.ids[#found.ids + 1], tokens = sample.input_ids, tokens + #sample.input_ids
       if sample.pixel_values then
-        found.ids[#found.ids + 1] = sample.pixel_values:double():sum()
-        pictures.set_aside(sample, function() return encode(source[i])[k][1].pixel_values end)
+        found.ids[#found.ids + 1] = pictures.set_aside(sample, function()
+          return encode(source[i])[k][1].pixel_values
+        end)
       end
       if reason then
         skipped[#skipped + 1] = source:place(i) .. ": " .. reason

@@ -81,14 +81,14 @@ end
 ---@param source data.Conversations
 ---@param chat table of text.chat
 ---@param opts {tokenizer: text.Tokenizer, seq_len: integer, renderer: string?, on_cut: ("error"|"drop")?,
---- desirable_weight: number?, undesirable_weight: number?, processor: images.Processor?, folder: string?}
+--- desirable_weight: number?, undesirable_weight: number?, processor: images.Processor?}
 ---@return batching.Sample[]
 ---@return losses.Found found with `desirable` and `undesirable`, the numbers of answers; `rows` are the groups of
 --- data.split, so that both answers of a pair are held out, or none
 function M.read(source, chat, opts)
   local o = options.read(NAME .. ".read", opts, { tokenizer = options.required, seq_len = options.required,
     renderer = options.optional, on_cut = "error", desirable_weight = 1, undesirable_weight = 1,
-    processor = options.optional, folder = "." })
+    processor = options.optional })
   for _, name in ipairs { "desirable_weight", "undesirable_weight" } do
     local weight = o[name]
     checks.number("unpaired.read", name, weight, type(weight) == "number" and weight >= 0 and weight < math.huge,
@@ -112,7 +112,7 @@ function M.read(source, chat, opts)
   local samples, found = read(source, {
     name = "answers", caller = "unpaired.read", reads = { "label" },
     encode = function(row)
-      local encoded, encoder = {}, pictures.encoder(chat, o)
+      local encoded, encoder = {}, pictures.encoder(chat, { processor = o.processor, folder = source.folder })
       for i, one in ipairs(conversations_of(row)) do encoded[i] = encode(encoder, one[1], one[2], row, one[3]) end
       if #encoded == 2 and same_tokens(encoded[1][1], encoded[2][1]) then
         for _, one in ipairs(encoded) do one[2] = "chosen and rejected are the same" end
@@ -146,7 +146,7 @@ function M.mismatched(samples, opts)
   local prompts, keys, others = {}, {}, {}
   for i, sample in ipairs(samples) do
     prompts[i] = sample.input_ids:narrow(0, 0, prompt_length(sample))
-    keys[i] = table.concat(prompts[i]:totable(), " ") .. (sample.pictures and " " .. sample.pictures.key or "")
+    keys[i] = table.concat(prompts[i]:totable(), " ") .. (sample.pictures and " " .. sample.pictures.checksum or "")
   end
   for i, prompt in ipairs(prompts) do
     for k = i, i + #samples - 2 do

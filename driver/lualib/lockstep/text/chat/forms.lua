@@ -325,8 +325,8 @@ function M.read(caller, kind, sample, roles, wanted)
       row.chat_template_kwargs = decoded(caller, "chat_template_kwargs", sample.chat_template_kwargs, false)
       for _, name in ipairs(row.media and MEDIA or {}) do
         local media = given(sample[name])
-        plain.check(type(media) ~= "table" or next(media) == nil, '%s: "%s" is not read in this form; put {"type": '
-          .. '"image", "path": "..."} into the content of messages', caller, name)
+        plain.check(media == nil or media == "" or type(media) == "table" and next(media) == nil, '%s: "%s" is not '
+          .. 'read in this form; put {"type": "image", "path": "..."} into the content of messages', caller, name)
       end
       row.pictures = not row.media and not row.text and picture_columns.read(caller, sample) or nil
       row.media, row.wraps = nil, nil

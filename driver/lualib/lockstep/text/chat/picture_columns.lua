@@ -17,8 +17,8 @@ local function part_of(caller, name, i, value)
   local picture = given(value)
   if type(picture) == "table" then picture = given(picture.bytes) or given(picture.path) end
   plain.check(type(picture) == "string" or torch.is_tensor(picture),
-    '%s: picture %d of "%s" must be a path, the bytes of a file, {"bytes", "path"} or a tensor, not %s', caller, i, name,
-    picture == nil and "absent" or "a " .. type(picture))
+    '%s: picture %d of "%s" must be a path, the bytes of a file, {"bytes", "path"} or a tensor, not %s', caller, i,
+    name, picture == nil and "absent" or "a " .. type(picture))
   return { type = "image", image = picture }
 end
 
@@ -71,7 +71,8 @@ local function with_content(message, content)
   return copy
 end
 
---- Returns messages whose places hold the pictures, in their order. Messages that change are copies. Messages without such places get all pictures before the text of the first message of the user.
+--- Returns messages whose places hold the pictures, in their order. Messages that change are copies. If there is no
+--- place, all pictures come before the text of the first message of the user.
 ---@param caller string for messages
 ---@param messages table[]
 ---@param column text.PictureColumn?
