@@ -1,5 +1,6 @@
 --- Losses of log-probabilities and of scores on grids: ranks learn what one rank learns, in float64.
 
+local across = require "lockstep.sharding.across"
 local dist = require "lockstep.distributed"
 local fixture = require "lockstep.sharding.parallelize_fixture"
 local losses = require "lockstep.losses"
@@ -108,6 +109,10 @@ t.test("AModelInfersOutOfTrainingMode", function()
     { {} }, fn)
   t.equal({ mode, net.training, net.model.layers[1].training, net.model.layers[2].training },
     { false, true, false, true })
+  local Tower = {}
+  across.add(Tower)
+  t.raises("sharding.infer: not for a model with a tower, which computes the loss alone", sharding.infer,
+    setmetatable({ what = "a model with a tower" }, Tower), {}, fn)
 end)
 
 t.test("ALossOfTheWholeBatchOnEachRankOfCpSaysSo", function()
@@ -120,6 +125,16 @@ t.test("ALossOfTheWholeBatchOnEachRankOfCpSaysSo", function()
   local rows = WORLD / 2
   t.raises(("the divisor is %d, but the function summed the losses of %d"):format(2 * rows, 4 * rows),
     sharding.accumulate, model, { batch }, 2 * rows, fn)
+end)
+
+-- Stages know the lengths of a batch's sequences before they run it.
+t.test("PairsAreDealtAsTwoSequencesEach", function()
+  local batch = fixture.new_batch("qwen3", 1)
+  local pair = { kind = "pair", input_ids = batch.input_ids, loss_mask = batch.loss_mask,
+    lengths = torch.tensor({ { 9, 7 } }, { dtype = torch.int64 }) }
+  local grid = sharding.grid { tp = WORLD }
+  local batches = losses.deal({ pair, pair }, { seq_len = 32, grid = grid })
+  t.equal({ #batches, batches[1].seq_lens }, { 1, { 9, 7, 9, 7 } })
 end)
 
 t.test("OneRankOfThoseThatWriteTheSameAnswersRunsTheTools", function()
