@@ -575,7 +575,7 @@ TEST(Grids, EachScriptLearnsWhatItLearnsOnOneRank) {
     std::vector<std::string> grids;
   };
   for (Case c : {Case{"dpo.lua", {"pairs_per_step=3"}, {"parallel.cp=2"}},
-                 Case{"kto.lua", {"answers_per_step=5"}, {"parallel.cp=2", "parallel.pp=2"}},
+                 Case{"kto.lua", {"answers_per_step=5"}, {"parallel.cp=2"}},
                  Case{"reward.lua", {"pairs_per_step=3"}, {"parallel.cp=2"}},
                  Case{"grpo.lua",
                       {"problems_per_step=3", "group_size=3"},

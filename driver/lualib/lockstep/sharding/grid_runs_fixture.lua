@@ -242,20 +242,15 @@ end
 add_losses(2, "qwen3", {}, sharded())
 add_losses(2, "qwen3", { tp = 2 }, replicas { sequence = true })
 add_losses(2, "qwen3", { cp = 2 }, sharded { cp = "ring" })
-add_losses(2, "qwen3", { cp = 2 }, replicas { cp = "all_to_all" })
 add_losses(2, "qwen3", { pp = 2 }, replicas())
 add_losses(2, "qwen3_moe", { ep = 2 }, sharded())
 add_losses(4, "qwen3", { tp = 2 }, sharded())
 add_losses(4, "qwen3", { tp = 2, cp = 2 }, sharded { sequence = true })
 add_losses(4, "qwen3", { cp = 2, pp = 2 }, replicas { cp = "ring" })
 add_losses(4, "qwen3_moe", { cp = 2, ep = 2 }, sharded())
-add_losses(4, "qwen3_moe", { ep = 2, pp = 2 }, sharded())
 add_scores(2, "qwen3", { tp = 2 }, replicas { sequence = true })
 add_scores(2, "qwen3", { cp = 2 }, sharded { cp = "ring" })
-add_scores(2, "qwen3", { pp = 2 }, replicas())
-add_scores(4, "qwen3", { tp = 2, cp = 2 }, sharded { sequence = true })
 add_scores(4, "qwen3", { cp = 2, pp = 2 }, replicas { cp = "ring" })
-add_scores(4, "qwen3_moe", { ep = 2 }, sharded())
 
 -- Reading -------------------------------------------------------------------------------------------------
 

@@ -49,8 +49,6 @@ M.CONFIGS = {
       num_position_embeddings = 16, deepstack_visual_indexes = { 0, 1 }, hidden_act = "gelu_pytorch_tanh" } },
 }
 M.CONFIGS.qwen3_judge = copy(M.CONFIGS.qwen3, { architectures = { "Qwen3ForSequenceClassification" }, num_labels = 1 })
-M.CONFIGS.qwen3_moe_judge = copy(M.CONFIGS.qwen3_moe, { num_labels = 1,
-  architectures = { "Qwen3MoeForSequenceClassification" } })
 M.CONFIGS.qwen3_vl.text_config.rope_theta = nil
 M.CONFIGS.qwen3_vl.text_config.rope_parameters.rope_theta = 5000
 M.CONFIGS.qwen3_vl_moe = copy(M.CONFIGS.qwen3_vl, { model_type = "qwen3_vl_moe",
