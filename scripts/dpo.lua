@@ -60,7 +60,10 @@ local samples, found = losses.pairs.read(source, text.chat(dir), { tokenizer = t
   seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut })
 if #samples == 0 then error(path .. " has no pair to learn from", 0) end
 
-local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore })
+local packed = nil -- layers in 4 or 8 bits stay so, but where all weights are trained
+if config.lora.r == 0 then packed = false end
+local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore,
+  load_in_4bit = packed, load_in_8bit = packed })
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 if config.neftune ~= 0 then nn.neftune(net, net:decoder().embed_tokens, { alpha = config.neftune }) end
 local model = sharding.parallel(net, config.parallel)

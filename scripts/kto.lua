@@ -57,6 +57,7 @@ if #samples == 0 then error(path .. " has no answer to learn from", 0) end
 local train, held_out = data.split(samples, { held_out = config.held_out, seed = config.seed })
 
 local loading = { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore }
+if config.lora.r == 0 then loading.load_in_4bit, loading.load_in_8bit = false, false end -- all weights are trained
 local net, frozen = models.load(dir, loading), nil
 if config.lora.r ~= 0 then
   log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora)))

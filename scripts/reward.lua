@@ -51,7 +51,10 @@ local samples, found = losses.pairs.read(source, text.chat(dir), { tokenizer = t
 if #samples == 0 then error(path .. " has no pair to learn from", 0) end
 local train, held_out = data.split(samples, { held_out = config.held_out, seed = config.seed })
 
+local packed = nil -- layers in 4 or 8 bits stay so, but where all weights are trained
+if config.lora.r == 0 then packed = false end
 local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore,
+  load_in_4bit = packed, load_in_8bit = packed,
   num_labels = 1 })
 if config.lora.r ~= 0 then
   config.lora.modules_to_save = { "score" }
