@@ -271,7 +271,10 @@ end
 --- them.
 local function norms_of(layer, scale)
   return torch.no_grad(function()
-    return row_norms(few_bits.whole(layer), torch.matmul(layer.lora_B.weight, layer.lora_A.weight) * scale)
+    local a, b = layer.lora_A.weight, layer.lora_B.weight
+    local weight, o = few_bits.whole(layer):to(a.dtype), { alpha = scale }
+    local is_own = weight.dtype == layer.weight.dtype -- else it was made here, and may be written to
+    return torch.linalg_vector_norm(is_own and torch.addmm(weight, b, a, o) or weight:addmm_(b, a, o), 2, { 1 })
   end)
 end
 
