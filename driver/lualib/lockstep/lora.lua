@@ -389,9 +389,9 @@ end
 ---
 ---     lora.save_merged(run.dir .. "/adapter", run.dir .. "/model", { like = "Qwen/Qwen3-0.6B" })
 ---
---- load_in_4bit, load_in_8bit: as the adapter was trained. The weights are then those that it has learned with, rounded
---- likewise, if `dtype` is the dtype of the model in training, too: other weights round to other numbers. dtype: default
---- the folder's.
+--- load_in_4bit, load_in_8bit: as the adapter was trained. The weights are then those that it has learned with, if
+--- `dtype` is the dtype of the model in training, too: other weights round to other numbers. dtype: default the
+--- folder's.
 ---
 --- Collective.
 ---@param adapter string a folder of lora.save or of PEFT

@@ -272,9 +272,9 @@ end
 local function norms_of(layer, scale)
   return torch.no_grad(function()
     local a, b = layer.lora_A.weight, layer.lora_B.weight
-    local weight, o = few_bits.whole(layer):to(a.dtype), { alpha = scale }
-    local is_own = weight.dtype == layer.weight.dtype -- else it was made here, and may be written to
-    return torch.linalg_vector_norm(is_own and torch.addmm(weight, b, a, o) or weight:addmm_(b, a, o), 2, { 1 })
+    local weight = few_bits.whole(layer):to(a.dtype)
+    if weight.dtype == layer.weight.dtype then weight = weight:clone() end -- else it was made here
+    return torch.linalg_vector_norm(weight:addmm_(b, a, { alpha = scale }), 2, { 1 })
   end)
 end
 
