@@ -1,6 +1,7 @@
-// Two vectors of numbers to compute with, as arithmetic.h wants them. Private to rows_cpu.cc and
-// generation_cpu.cc, which are compiled once for each instruction set. Everything here is in a
-// namespace of that set's name, so that the linker never gives one set's code to another.
+// Two vectors of numbers to compute with, as arithmetic.h wants them. Private to rows_cpu.cc,
+// generation_cpu.cc and few_bits/dequantize_cpu.cc, which are compiled once for each instruction
+// set. Everything here is in a namespace of that set's name, so that the linker never gives one
+// set's code to another.
 
 #ifndef LOCKSTEP_KERNELS_PACK_H_
 #define LOCKSTEP_KERNELS_PACK_H_
@@ -130,6 +131,21 @@ Pack<T> Rounded(const Pack<T>& x) {
   } else {
     return x;
   }
+}
+
+// Returns the first numbers of `from`, as many as a vector has.
+inline at::vec::Vectorized<float> LoadBytes(const int8_t* from) {
+#if defined(CPU_CAPABILITY_AVX512)
+  return _mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#elif defined(CPU_CAPABILITY_AVX2)
+  return _mm256_cvtepi32_ps(
+      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+  float numbers[at::vec::Vectorized<float>::size()];
+  std::copy_n(from, at::vec::Vectorized<float>::size(), numbers);
+  return at::vec::Vectorized<float>::loadu(numbers);
+#endif
 }
 
 // The Machine of loops.h: one thread.

@@ -53,6 +53,7 @@ local config = run.config({
   max_new_tokens = 64, -- of an answer
   lora = { r = 16, alpha = 32, dropout = 0.0, targets = "all-linear", dora = false, rslora = false }, -- r = 0: all
   load_in_4bit = false, -- keeps the model's linear layers in 4 bits (NF4); a folder of bitsandbytes has them so
+  load_in_8bit = false, -- the same in 8 bits (LLM.int8)
   optimizer = "AdamW", -- or "AdamW8bit", whose moments have 8 bits, "ScheduleFreeAdamW", "Lion"
   merge = false, -- also writes the model with the adapter in its weights
   parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false }, -- the grid of ranks: docs/parallelism.md
@@ -70,13 +71,14 @@ local base = config.model ~= "" and config.model or instructions.newest_model()
 assert(({ AdamW = 1, AdamW8bit = 1, ScheduleFreeAdamW = 1, Lion = 1 })[config.optimizer],
   "--set optimizer takes AdamW, AdamW8bit, ScheduleFreeAdamW (with --set schedule=constant) or Lion, not "
     .. config.optimizer)
-assert(config.lora.r ~= 0 or not config.load_in_4bit, "--set load_in_4bit=true trains an adapter: lora.r must not be 0")
-local load_in_4bit = config.load_in_4bit or nil -- nil: as the folder is
-if config.lora.r == 0 then load_in_4bit = false end
+local in_4_bits, in_8_bits = config.load_in_4bit or nil, config.load_in_8bit or nil -- nil: as the folder is
+assert(config.lora.r ~= 0 or not (in_4_bits or in_8_bits), ("--set load_in_%dbit=true trains an adapter: lora.r must "
+  .. "not be 0"):format(in_4_bits and 4 or 8))
+if config.lora.r == 0 then in_4_bits, in_8_bits = false, false end
 
 -- Model and optimizer.
 local net = models.load(base, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore,
-  load_in_4bit = load_in_4bit })
+  load_in_4bit = in_4_bits, load_in_8bit = in_8_bits })
 local chat, tokenizer = text.chat(base), text.tokenizer(base)
 local process = net.visual and images.processor(base) or nil -- of models with pictures
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
@@ -161,8 +163,8 @@ if config.lora.r == 0 then
 else
   lora.save(model, adapter)
   if config.merge then
-    lora.save_merged(adapter, whole, { like = base, ignore = config.ignore, load_in_4bit = load_in_4bit,
-      dtype = load_in_4bit and run.dtype(config.precision) or nil })
+    lora.save_merged(adapter, whole, { like = base, ignore = config.ignore, load_in_4bit = in_4_bits,
+      load_in_8bit = in_8_bits, dtype = (in_4_bits or in_8_bits) and run.dtype(config.precision) or nil })
   end
 end
 log.print("wrote " .. (config.lora.r > 0 and not config.merge and adapter or whole))

@@ -70,7 +70,10 @@ if dir == "" then
 end
 local task = tasks.new(dir, config.images, config)
 local score = losses.reward_functions(task.rewards or task.reward, { weights = config.reward_weights })
-local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore })
+local packed = nil -- layers in 4 or 8 bits stay so, but where all weights are trained
+if config.lora.r == 0 then packed = false end
+local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore,
+  load_in_4bit = packed, load_in_8bit = packed })
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 if config.neftune ~= 0 then nn.neftune(net, net:decoder().embed_tokens, { alpha = config.neftune }) end
 -- A micro-batch of text leaves the vision tower out, on every rank alike: batching sees to that.

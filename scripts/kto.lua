@@ -51,6 +51,7 @@ end
 if path == "" then path = require("reverse_words").write_preferences(run.dir .. "/preferences.jsonl", 4000) end
 
 local loading = { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore }
+if config.lora.r == 0 then loading.load_in_4bit, loading.load_in_8bit = false, false end -- all weights are trained
 local net, frozen = models.load(dir, loading), nil
 local process = net.visual and images.processor(dir) or nil -- of models with pictures
 local source = data.conversations(path, { roles = config.roles, split = config.split })

@@ -49,7 +49,10 @@ if dir == "" then
 end
 if path == "" then path = require("reverse_words").write_preferences(run.dir .. "/preferences.jsonl", 4000) end
 
+local packed = nil -- layers in 4 or 8 bits stay so, but where all weights are trained
+if config.lora.r == 0 then packed = false end
 local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore,
+  load_in_4bit = packed, load_in_8bit = packed,
   num_labels = 1 })
 local process = net.visual and images.processor(dir) or nil -- of models with pictures
 local source = data.conversations(path, { kind = "preference", roles = config.roles, split = config.split })

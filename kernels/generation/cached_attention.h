@@ -109,6 +109,7 @@ struct CachedAttention {
         .x = In<Acc>(m.q, index * m.group * m.size),
         .weight = keys + m.first * m.size,
         .weight_stride = m.size,
+        .scales = nullptr,
         .bias = nullptr,
         .residual = nullptr,
         .y = weights,

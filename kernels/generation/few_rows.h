@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "ATen/cpu/vec/functional.h"
@@ -27,8 +28,8 @@
 
 namespace lockstep::kernels::CPU_CAPABILITY {
 
-// The numbers of the weight are T, and those of y are Y.
-template <typename T, typename Y = T>
+// The numbers of bias and residual are T, those of y are Y, and those of the weight W: T or int8.
+template <typename T, typename Y = T, typename W = T>
 struct FewRows {
   using P = Pack<T>;
   using Acc = typename P::Acc;
@@ -36,7 +37,7 @@ struct FewRows {
   static constexpr int kLanes = static_cast<int>(P::kHalf);
   // Bytes of a stream that are computed with at a time, and how far ahead it is fetched.
   static constexpr int kLineBytes = 64, kAheadBytes = 320;
-  static constexpr int kLine = kLineBytes / static_cast<int>(sizeof(T));
+  static constexpr int kLine = kLineBytes / static_cast<int>(sizeof(W));
   // The length of a partial sum; partial sums are then added. Longer sums in float32 would have
   // larger errors than ATen's.
   static constexpr int64_t kNumbersOfSum = 1024;
@@ -45,13 +46,27 @@ struct FewRows {
   // All sums of a pass are in registers: AVX2 has 16.
   static constexpr int kMostSums = 12;
 
-  static Vec Load(const T* from) {
-    if constexpr (P::kIsReduced) {
+  static constexpr bool kIsInt8 = std::is_same_v<W, int8_t>;
+
+  static Vec Load(const W* from) {
+    if constexpr (kIsInt8) {
+      return LoadBytes(from);
+    } else if constexpr (P::kIsReduced) {
       Vec numbers;
       at::vec::load_to_float<T>(from, numbers);
       return numbers;
     } else {
       return Vec::loadu(from);
+    }
+  }
+
+  static Vec Load(const W* from, First part) {
+    if constexpr (kIsInt8) {
+      W numbers[kLanes] = {};
+      std::copy_n(from, part.count, numbers);
+      return LoadBytes(numbers);
+    } else {
+      return P::Load(from, part).a;
     }
   }
 
@@ -101,7 +116,7 @@ struct FewRows {
                        std::index_sequence<r...> outputs, std::index_sequence<row...> rows,
                        std::index_sequence<sum...>) {
     constexpr int kOutputs = sizeof...(r), kSums = sizeof...(sum);
-    const T* weight = In<T>(m.weight, output * m.weight_stride);
+    const W* weight = In<W>(m.weight, output * m.weight_stride);
     const int64_t stream = apart * m.weight_stride;
     const Acc* x = In<Acc>(m.x, first * m.size);
     Vec totals[] = {(static_cast<void>(sum), Vec(Acc(0)))...};
@@ -118,7 +133,7 @@ struct FewRows {
       }
       for (; i < end; i += kLanes) {
         const First part{std::min<int64_t>(end - i, kLanes)};
-        Add([&](int64_t k) { return P::Load(weight + k * stream + i, part).a; },
+        Add([&](int64_t k) { return Load(weight + k * stream + i, part); },
             [&](int64_t k) { return P::LoadAcc(x + k * m.size + i, part).a; }, sums, outputs, rows);
       }
       ((totals[sum] = totals[sum] + sums[sum]), ...);
@@ -129,6 +144,7 @@ struct FewRows {
         m.residual == nullptr ? nullptr : In<T>(m.residual, first * m.outputs + output);
     StoreTotals<kSums>(totals, [&](int i, Acc total) {
       const int64_t column = i % kOutputs * apart;
+      if constexpr (kIsInt8) total *= m.scales[output + column];
       if (bias != nullptr) total += static_cast<Acc>(bias[column]);
       const int64_t place = i / kOutputs * m.outputs + column;
       y[place] = static_cast<Y>(total);

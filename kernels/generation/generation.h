@@ -17,11 +17,12 @@ namespace lockstep::kernels {
 struct LinearRows {
   at::ScalarType dtype;
   int64_t rows;
-  int64_t size;     // of a row of x and of the weight; at least 1
-  int64_t outputs;  // rows of the weight
-  const void* x;    // Acc, contiguous
-  const void* weight;
+  int64_t size;        // of a row of x and of the weight; at least 1
+  int64_t outputs;     // rows of the weight
+  const void* x;       // Acc, contiguous
+  const void* weight;  // of linear_int8: int8
   int64_t weight_stride;
+  const float* scales;   // of linear_int8: [outputs], the factors of the sums. Else nullptr
   const void* bias;      // [outputs], or nullptr
   const void* residual;  // as y, or nullptr
   void* y;               // contiguous [rows, outputs]
@@ -59,6 +60,7 @@ struct CachedAttentionRows {
 // Each runs the range [begin, end): of outputs (linear), or of key heads (cached_attention).
 struct GenerationKernels {
   void (*linear)(const LinearRows&, int64_t begin, int64_t end);
+  void (*linear_int8)(const LinearRows&, int64_t begin, int64_t end);  // in float32
   void (*cached_attention)(const CachedAttentionRows&, int64_t begin, int64_t end);
 };
 

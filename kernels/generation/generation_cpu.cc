@@ -22,11 +22,16 @@ struct Linear {
   }
 };
 
+void LinearInt8(const LinearRows& rows, int64_t begin, int64_t end) {
+  FewRows<float, float, int8_t>::Run(rows, begin, end);
+}
+
 }  // namespace
 
 extern const GenerationKernels kGenerationKernels;
 const GenerationKernels kGenerationKernels = {
     .linear = RunByDtype<Cpu, Linear, LinearRows>,
+    .linear_int8 = LinearInt8,
     .cached_attention = RunByDtype<Cpu, CachedAttention, CachedAttentionRows>,
 };
 

@@ -146,6 +146,7 @@ at::Tensor ByKernel(const at::Tensor& x, const at::Tensor& weight, const Bias& b
       .x = wide.const_data_ptr(),
       .weight = weight.const_data_ptr(),
       .weight_stride = weight.stride(0),
+      .scales = nullptr,
       .bias = biases.defined() ? biases.const_data_ptr() : nullptr,
       .residual = nullptr,
       .y = y.mutable_data_ptr(),

@@ -12,29 +12,31 @@
 #include <optional>
 
 #include "ATen/core/TensorBody.h"
-#include "kernels/four_bit/four_bit.h"
+#include "kernels/few_bits/few_bits.h"
 
 namespace lockstep::kernels {
 
-// Returns x weight^T + bias + scale x a^T b^T in x's dtype. The adapter computes in the dtype of a
-// and b, and the sum is rounded to that of x. It runs as one operator where all tensors are dense,
-// `weight` has x's dtype, and a and b have it too or are float32 next to float16 or bfloat16.
-// Elsewhere, and in autocast, it calls Linear and ATen's operators. Products in float32 may be
-// oneDNN's (products.h). Gradients of gradients are computed by ATen's operators. Shapes that do
-// not fit throw c10::ValueError. Thread-safe. From Lua: torch.ops.lockstep.lora_linear.
+// Returns x weight^T + bias + scale x a^T b^T in x's dtype. With `dropout` the adapter's x has
+// numbers at random set to 0, each with that probability, and the others divided by 1 - dropout.
+// The adapter computes in the dtype of a and b, and the sum is rounded to that of x. It runs as one
+// operator where all tensors are dense, `weight` has x's dtype, and a and b have it too or are
+// float32 next to float16 or bfloat16. Elsewhere, and in autocast, it calls Linear and ATen's
+// operators. Products in float32 may be oneDNN's (products.h). Gradients of gradients are computed
+// by ATen's operators. Shapes that do not fit throw c10::ValueError. Thread-safe. From Lua:
+// torch.ops.lockstep.lora_linear.
 //   x: [..., in]; weight: [out, in]; bias: [out]; a: [r, in]; b: [out, r].
 at::Tensor LoraLinear(const at::Tensor& x, const at::Tensor& weight,
                       const std::optional<at::Tensor>& bias, const at::Tensor& a,
-                      const at::Tensor& b, double scale);
+                      const at::Tensor& b, double scale, double dropout = 0);
 
-// The same with a frozen weight in 4 bits. The layer multiplies in `compute_dtype`, by default x's
-// dtype, and has the bits that FourBitLinear gives, but for a bias that is trained: it is added
+// The same with a frozen weight in 4 or 8 bits. The layer multiplies in `compute_dtype`, by default
+// x's dtype, and has the bits that FewBitsLinear gives, but for a bias that is trained: it is added
 // within the product, not behind it. Forward and backward each make the whole weight for as long as
-// its product takes. From Lua: torch.ops.lockstep.lora_linear_4bit.
-at::Tensor LoraLinear(const at::Tensor& x, const FourBit& weight,
+// its product takes. From Lua: torch.ops.lockstep.lora_linear_few_bits.
+at::Tensor LoraLinear(const at::Tensor& x, const FewBits& weight,
                       std::optional<at::ScalarType> compute_dtype,
                       const std::optional<at::Tensor>& bias, const at::Tensor& a,
-                      const at::Tensor& b, double scale);
+                      const at::Tensor& b, double scale, double dropout = 0);
 
 }  // namespace lockstep::kernels
 

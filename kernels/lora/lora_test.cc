@@ -13,7 +13,7 @@
 #include "ATen/autocast_mode.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/four_bit/four_bit.h"
+#include "kernels/few_bits/few_bits.h"
 #include "kernels/kernels.h"
 #include "kernels/lora/products.h"
 #include "tests/support/message_of.h"
@@ -32,9 +32,19 @@ constexpr double kScale = 1.5;
 
 struct Layer {
   at::Tensor x, weight, bias, a, b;
+  double dropout = 0;
 
   std::vector<at::Tensor> All() const { return {x, weight, bias, a, b}; }
-  at::Tensor Run() const { return LoraLinear(x, weight, bias, a, b, kScale); }
+  at::Tensor Run() const {
+    at::manual_seed(9);
+    return LoraLinear(x, weight, bias, a, b, kScale, dropout);
+  }
+  // The factors of the adapter's input in Run.
+  at::Tensor Kept() const {
+    at::manual_seed(9);
+    const at::Tensor mask = at::empty(x.sizes(), at::kBool).bernoulli_(1 - dropout);
+    return mask.to(at::kDouble) / (1 - dropout);
+  }
 };
 
 at::Tensor Random(at::IntArrayRef shape, at::ScalarType dtype) {
@@ -54,11 +64,23 @@ Layer Wide(const Layer& layer) {
   const auto wide = [](const at::Tensor& x) {
     return x.detach().to(at::kDouble, /*non_blocking=*/false, /*copy=*/true).requires_grad_(true);
   };
-  return {wide(layer.x), wide(layer.weight), wide(layer.bias), wide(layer.a), wide(layer.b)};
+  return {wide(layer.x), wide(layer.weight), wide(layer.bias),
+          wide(layer.a), wide(layer.b),      layer.dropout};
 }
 
 at::Tensor Formula(const Layer& l) {
-  return at::linear(l.x, l.weight, l.bias) + kScale * at::linear(at::linear(l.x, l.a), l.b);
+  const at::Tensor x = l.dropout > 0 ? l.x * l.Kept() : l.x;
+  return at::linear(l.x, l.weight, l.bias) + kScale * at::linear(at::linear(x, l.a), l.b);
+}
+
+// A matrix in 4 bits, with rows of more than one block, and a last block that is not whole.
+FewBits RandomFewBits(int64_t rows, int64_t columns) {
+  return {.packed = at::randint(256, {rows * columns / 2, 1}, at::kByte),
+          .absmax = at::rand({(rows * columns + 63) / 64}) * 2,
+          .nested_absmax = {},
+          .nested_map = {},
+          .rows = rows,
+          .columns = columns};
 }
 
 std::vector<at::Tensor> Gradients(const at::Tensor& y, const at::Tensor& dy,
@@ -73,7 +95,8 @@ TEST(LoraLinear, AgreesWithFloat64ValuesAndGradients) {
         std::pair(at::kHalf, 5e-4)}) {
     for (const std::vector<int64_t>& rows :
          std::vector<std::vector<int64_t>>{{1}, {5}, {16}, {67}, {3, 11}}) {
-      const Layer layer = MakeLayer(rows, 40, 56, 4, dtype);
+      Layer layer = MakeLayer(rows, 40, 56, 4, dtype);
+      layer.dropout = rows[0] % 3 == 2 ? 0.4 : 0;
       for (const at::Tensor& input : layer.All()) input.requires_grad_(true);
       const Layer wide = Wide(layer);
 
@@ -113,21 +136,51 @@ TEST(LoraLinear, AFrozenWeightGetsNoGradientAndAnAdapterOnAFrozenInputDoes) {
 }
 
 TEST(LoraLinear, GradientsOfGradientsAreThoseOfTheFormula) {
-  const Layer layer = MakeLayer({7}, 6, 5, 2, at::kDouble);
-  for (const at::Tensor& input : layer.All()) input.requires_grad_(true);
-  const Layer wide = Wide(layer);
-  const auto second = [](const Layer& l, const at::Tensor& y) {
-    at::Tensor sum = at::zeros({}, at::kDouble);
-    for (const at::Tensor& g : Gradients(y.square().sum(), {}, l.All(), /*create_graph=*/true))
-      sum = sum + g.square().sum();
-    return Gradients(sum, {}, l.All());
-  };
+  for (const double dropout : {0.0, 0.3}) {
+    Layer layer = MakeLayer({7}, 6, 5, 2, at::kDouble);
+    layer.dropout = dropout;
+    for (const at::Tensor& input : layer.All()) input.requires_grad_(true);
+    const Layer wide = Wide(layer);
+    const auto second = [](const Layer& l, const at::Tensor& y) {
+      at::Tensor sum = at::zeros({}, at::kDouble);
+      for (const at::Tensor& g : Gradients(y.square().sum(), {}, l.All(), /*create_graph=*/true))
+        sum = sum + g.square().sum();
+      return Gradients(sum, {}, l.All());
+    };
 
-  const std::vector<at::Tensor> actual = second(layer, layer.Run());
+    const std::vector<at::Tensor> actual = second(layer, layer.Run());
 
-  const std::vector<at::Tensor> expected = second(wide, Formula(wide));
+    const std::vector<at::Tensor> expected = second(wide, Formula(wide));
+    for (size_t i = 0; i < actual.size(); ++i)
+      EXPECT_LE(RelativeError(actual[i], expected[i]), 1e-12) << i;
+  }
+}
+
+TEST(LoraLinear, DropoutOfFewBitsIsThatOfTheWholeWeight) {
+  const FewBits weight = RandomFewBits(57, 72);
+  Layer layer = MakeLayer({9}, 72, 57, 4, at::kFloat);
+  layer.weight = Dequantize(weight, at::kFloat);
+  layer.dropout = 0.5;
+  for (const at::Tensor& input : {layer.x, layer.a, layer.b}) input.requires_grad_(true);
+  const at::Tensor whole = layer.Run(), dy = at::randn_like(whole);
+
+  at::manual_seed(9);
+  const at::Tensor y = LoraLinear(layer.x, weight, std::nullopt, layer.bias, layer.a, layer.b,
+                                  kScale, layer.dropout);
+
+  EXPECT_LE(RelativeError(y, whole), 2e-6);
+  const auto actual = Gradients(y, dy, {layer.x, layer.a, layer.b});
+  const auto expected = Gradients(whole, dy, {layer.x, layer.a, layer.b});
   for (size_t i = 0; i < actual.size(); ++i)
-    EXPECT_LE(RelativeError(actual[i], expected[i]), 1e-12) << i;
+    EXPECT_LE(RelativeError(actual[i], expected[i]), 2e-6) << i;
+}
+
+TEST(LoraLinear, DropoutIsAProbabilityBelow1) {
+  Layer layer = MakeLayer({7}, 6, 5, 2, at::kFloat);
+  layer.dropout = 1;
+
+  EXPECT_THAT(MessageOf([&] { layer.Run(); }),
+              HasSubstr("dropout must be from 0 to below 1, got 1"));
 }
 
 TEST(LoraLinear, ASelfMadeResultCanBeWrittenTo) {
@@ -181,16 +234,6 @@ TEST(LoraLinear, AFreshAdapterChangesNoBit) {
   }
 }
 
-// A matrix in 4 bits, with rows of more than one block, and a last block that is not whole.
-FourBit RandomFourBit(int64_t rows, int64_t columns) {
-  return {.packed = at::randint(256, {rows * columns / 2, 1}, at::kByte),
-          .absmax = at::rand({(rows * columns + 63) / 64}) * 2,
-          .nested_absmax = {},
-          .nested_map = {},
-          .rows = rows,
-          .columns = columns};
-}
-
 TEST(LoraLinear4Bit, IsThatOfTheWholeWeight) {
   at::manual_seed(6);
   for (const auto& [dtype, compute, tolerance] : {std::tuple(at::kFloat, at::kFloat, 2e-6),
@@ -201,7 +244,7 @@ TEST(LoraLinear4Bit, IsThatOfTheWholeWeight) {
     for (const std::vector<int64_t>& rows :
          std::vector<std::vector<int64_t>>{{1}, {16}, {67}, {3, 11}}) {
       Layer layer = MakeLayer(rows, 72, 57, 4, dtype);
-      const FourBit weight = RandomFourBit(57, 72);
+      const FewBits weight = RandomFewBits(57, 72);
       layer.weight = Dequantize(weight, compute);
       for (const at::Tensor& input : {layer.x, layer.bias, layer.a, layer.b})
         input.requires_grad_(true);
@@ -229,7 +272,7 @@ TEST(LoraLinear4Bit, IsThatOfTheWholeWeight) {
 
 TEST(LoraLinear4Bit, GradientsOfGradientsAreThoseOfTheFormula) {
   const Layer layer = MakeLayer({7}, 6, 5, 2, at::kFloat);
-  const FourBit weight = RandomFourBit(5, 6);
+  const FewBits weight = RandomFewBits(5, 6);
   for (const at::Tensor& input : {layer.x, layer.a, layer.b}) input.requires_grad_(true);
   Layer wide = Wide(layer);
   wide.weight = Dequantize(weight, at::kFloat).to(at::kDouble);
@@ -252,7 +295,7 @@ TEST(LoraLinear4Bit, GradientsOfGradientsAreThoseOfTheFormula) {
 
 TEST(LoraLinear4Bit, AFreshAdapterChangesNoBit) {
   at::manual_seed(8);
-  const FourBit weight = RandomFourBit(56, 72);
+  const FewBits weight = RandomFewBits(56, 72);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     for (const std::vector<int64_t>& rows :
          std::vector<std::vector<int64_t>>{{1}, {3}, {16}, {67}, {3, 11}}) {
@@ -261,7 +304,7 @@ TEST(LoraLinear4Bit, AFreshAdapterChangesNoBit) {
       for (const bool records : {false, true}) {
         layer.x.requires_grad_(records);
         layer.a.requires_grad_(records);
-        const at::Tensor plain = FourBitLinear(layer.x, weight, layer.bias).detach();
+        const at::Tensor plain = FewBitsLinear(layer.x, weight, layer.bias).detach();
         const at::Tensor y =
             LoraLinear(layer.x, weight, std::nullopt, layer.bias, layer.a, layer.b, kScale);
         EXPECT_TRUE(y.detach().equal(plain)) << dtype << rows << records;
@@ -271,7 +314,7 @@ TEST(LoraLinear4Bit, AFreshAdapterChangesNoBit) {
 }
 
 TEST(LoraLinear4Bit, KeepsTheBytesAndNotTheWholeWeight) {
-  const FourBit weight = RandomFourBit(8, 32);
+  const FewBits weight = RandomFewBits(8, 32);
   Layer layer = MakeLayer({4}, 32, 8, 2, at::kFloat);
   layer.x.requires_grad_(true);
   const auto before = weight.packed.use_count();
@@ -284,7 +327,7 @@ TEST(LoraLinear4Bit, KeepsTheBytesAndNotTheWholeWeight) {
 }
 
 TEST(LoraLinear4Bit, AutocastIsThatOfTheLayer) {
-  const FourBit weight = RandomFourBit(10, 12);
+  const FewBits weight = RandomFewBits(10, 12);
   const Layer layer = MakeLayer({9}, 12, 10, 3, at::kFloat);
   const at::Tensor y = LoraLinear(layer.x, weight, {}, {}, layer.a, layer.b, kScale);
 
@@ -297,7 +340,7 @@ TEST(LoraLinear4Bit, AutocastIsThatOfTheLayer) {
 }
 
 TEST(LoraLinear4Bit, BadInputIsAnErrorWithTheShapes) {
-  const FourBit weight = RandomFourBit(10, 12);
+  const FewBits weight = RandomFewBits(10, 12);
   const Layer layer = MakeLayer({9}, 14, 10, 3, at::kFloat);
 
   EXPECT_THAT(MessageOf([&] { LoraLinear(layer.x, weight, {}, {}, layer.a, layer.b, kScale); }),

@@ -1,7 +1,7 @@
 -- Models in 4 bits on two ranks: replicas, and shards of the packed bytes, learn as one rank does.
 
 local dist = require "lockstep.distributed"
-local four_bit = require "lockstep.nn.four_bit"
+local few_bits = require "lockstep.nn.few_bits"
 local lora = require "lockstep.lora"
 local models = require "lockstep.models"
 local optim = require "lockstep.optim"
@@ -10,7 +10,7 @@ local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
-local FOLDER = "tests/models/qwen3_nf4"
+local FOLDER, INT8 = "tests/models/qwen3_nf4", "tests/models/qwen3_int8"
 
 local function batch_of(rank)
   return { input_ids = (torch.arange(11) * (3 + rank)):remainder(61), seq_lens = { 4, 7 } }
@@ -35,16 +35,16 @@ local function train(model, batches, optimizer)
   return losses
 end
 
-local function adapted(how)
+local function adapted(how, folder)
   torch.manual_seed(3)
-  local model = models.load(FOLDER, how)
+  local model = models.load(folder or FOLDER, how)
   lora.apply(model, { r = 3, targets = "all-linear" })
   return model
 end
 
 --- What one rank learns from the batches of both.
-local function expected_state()
-  local model = adapted()
+local function expected_state(folder)
+  local model = adapted(nil, folder)
   train(model, { batch_of(0), batch_of(1) })
   return model:state_dict()
 end
@@ -72,35 +72,36 @@ for _, case in ipairs {
   { "sharded_with_adapters", function()
     return sharding.fully_shard(adapted(), { reshard_after_forward = false })
   end },
+  { "eight_bits", function() return adapted({ shard = {} }, INT8) end, INT8 },
   { "param_dtype", function()
     return sharding.fully_shard(adapted(), { param_dtype = torch.float32, prefetch = 2 })
   end },
 } do
-  local name, make = unpack(case)
+  local name, make, folder = unpack(case)
   t.test("ShardsOfTheBytesLearnAsOneRank_" .. name, function()
     local model = make()
     local bytes = 0
     for key, p in model:named_parameters() do
-      if p.dtype == torch.uint8 then
+      if p.dtype == torch.uint8 or p.dtype == torch.int8 then
         t.truthy(not p.requires_grad, key)
         bytes = bytes + p:numel()
       end
     end
     local whole = 0
-    for _, layer in pairs((four_bit.layers(adapted()))) do whole = whole + layer.weight:numel() end
+    for _, layer in pairs((few_bits.layers(adapted(nil, folder)))) do whole = whole + layer.weight:numel() end
     t.equal(dist.all_reduce(torch.tensor { bytes }):item(), whole)
     t.truthy(bytes < 0.6 * whole, bytes .. " of " .. whole)
 
     train(model, { batch_of(dist.rank()) })
 
-    check(model:state_dict(), expected_state())
+    check(model:state_dict(), expected_state(folder))
     t.equal(models.generate(model, { { 3, 1 } }, { max_new_tokens = 3 })[1][1] ~= nil, true)
     lora.save(model, path_of("adapter_" .. name))
-    local again = models.load(FOLDER)
+    local again = models.load(folder or FOLDER)
     lora.load(again, path_of("adapter_" .. name))
     local one = batch_of(0)
     t.near(torch.no_grad(model, one), torch.no_grad(again, one), 1e-5)
-    t.raises("call lora.save_merged with load_in_4bit", lora.merge, model)
+    t.raises("call lora.save_merged with load_in_4bit or load_in_8bit", lora.merge, model)
     t.raises("call lora.merge before, or save them with lora.save", models.save, model, path_of("whole_" .. name))
   end)
 end
@@ -140,11 +141,16 @@ t.test("AGridIsAnError", function()
     { grid = sharding.grid {} })
 end)
 
+t.test("OnAGridAFolderIn8BitsIsReadWhole", function()
+  local model = models.load(INT8, { grid = sharding.grid {} })
+  for name, p in model:named_parameters() do t.truthy(p:is_floating_point(), name) end
+end)
+
 t.test("StagesRefuseThem", function()
-  t.raises("layers in 4 bits cannot be divided into stages", sharding.parallelize, models.load(FOLDER),
+  t.raises("layers in 4 or 8 bits cannot be divided into stages", sharding.parallelize, models.load(FOLDER),
     sharding.grid { pp = 2 }, {})
 end)
 
 t.test("TensorParallelRefusesThem", function()
-  t.raises("is of the class Linear4bit", sharding.parallelize, models.load(FOLDER), sharding.grid { tp = 2 }, {})
+  t.raises("is of the class LinearFewBits", sharding.parallelize, models.load(FOLDER), sharding.grid { tp = 2 }, {})
 end)

@@ -2,7 +2,7 @@
 -- model afterwards. make_four_bit.py makes the facts.
 
 local data = require "lockstep.data"
-local four_bit = require "lockstep.nn.four_bit"
+local few_bits = require "lockstep.nn.few_bits"
 local blockwise = require "lockstep.nn.blockwise"
 local lora = require "lockstep.lora"
 local models = require "lockstep.models"
@@ -42,12 +42,12 @@ t.test("MatricesHaveTheBitsOfBitsandbytes", function()
       local case = name:gsub("^whole%.", "")
       local weight = facts["weight." .. rows]
 
-      local matrix = four_bit.quantize(weight, { type = kind, double = double == "True" })
+      local matrix = few_bits.quantize(weight, { type = kind, double = double == "True" })
 
       same_bits(matrix.packed, facts[case], case)
       same_bits(matrix.absmax, facts[case .. ".absmax"], case)
       if matrix.nested_absmax then same_bits(matrix.nested_absmax, facts[case .. ".nested_absmax"], case) end
-      t.truthy(torch.equal(four_bit.dequantize(matrix, weight.dtype), whole), case)
+      t.truthy(torch.equal(few_bits.dequantize(matrix, weight.dtype), whole), case)
       local tensors = { [case] = facts[case] }
       for other, tensor in pairs(facts) do
         if other:sub(1, #case + 1) == case .. "." then tensors[other] = tensor end
@@ -62,17 +62,17 @@ end)
 
 t.test("AFolderOfBitsandbytesComputesWhatItDoesThere", function()
   local model = models.load(FOLDER)
-  local layers, count = four_bit.layers(model)
+  local layers, count = few_bits.layers(model)
 
   t.equal({ count, getmetatable(model.model.layers[1].self_attn.o_proj) == nn.Linear }, { 13, true })
-  for name, layer in pairs(layers) do same_bits(four_bit.whole(layer), answers["whole." .. name .. ".weight"], name) end
+  for name, layer in pairs(layers) do same_bits(few_bits.whole(layer), answers["whole." .. name .. ".weight"], name) end
   t.near(logits_of(model), answers.logits, 2e-5)
 end)
 
 t.test("WholeWeightsOfTheFolderAreTheSame", function()
   local model, whole = models.load(FOLDER), models.load(FOLDER, { load_in_4bit = false })
 
-  local _, count = four_bit.layers(whole)
+  local _, count = few_bits.layers(whole)
   t.equal(count, 0)
   t.near(logits_of(whole), logits_of(model), 1e-5)
   t.equal(models.generate(model, { { 3, 1, 4 }, { 1 } }, { max_new_tokens = 8 }),
@@ -134,8 +134,8 @@ end)
 t.test("NothingButTheBytesIsKeptOfTheBase", function()
   local model = models.load(FOLDER)
   local linear, bytes = 0, 0
-  for _, layer in pairs((four_bit.layers(model))) do
-    linear = linear + four_bit.outline(layer):numel()
+  for _, layer in pairs((few_bits.layers(model))) do
+    linear = linear + few_bits.outline(layer):numel()
     for name, tensor in pairs(layer:state_dict()) do
       if not name:find "map" then bytes = bytes + tensor:numel() * tensor:element_size() end
     end
@@ -155,7 +155,7 @@ for i, family in ipairs(FAMILIES) do
     local options = { quant_type = i % 2 == 0 and "fp4" or "nf4", double_quant = i % 3 ~= 0 }
     local given = { input_ids = (torch.arange(14) * 7):remainder(61), seq_lens = { 5, 9 } }
     local model = models.load(path, { load_in_4bit = options, dtype = torch.float32 })
-    local _, count = four_bit.layers(model)
+    local _, count = few_bits.layers(model)
     t.truthy(count > 0)
 
     models.save(model, run.dir .. "/" .. family, { like = path })
@@ -179,8 +179,8 @@ t.test("WeightsAreRoundedFromTheDtypeOfTheModel", function()
   local layer = model.model.layers[1].mlp.up_proj
   local whole = models.load(path, { dtype = torch.bfloat16 }).model.layers[1].mlp.up_proj.weight
 
-  local expected = four_bit.dequantize(four_bit.quantize(whole, { type = "nf4", double = true }), torch.bfloat16)
-  t.truthy(torch.equal(four_bit.whole(layer), expected))
+  local expected = few_bits.dequantize(few_bits.quantize(whole, { type = "nf4", double = true }), torch.bfloat16)
+  t.truthy(torch.equal(few_bits.whole(layer), expected))
   local y = layer(torch.ones({ 2, 20 }):to(torch.bfloat16))
   t.equal(y.dtype, torch.bfloat16)
 end)
@@ -189,15 +189,15 @@ t.test("SkippedLayersAndTheComputeDtypeAreTheCallers", function()
   local model = models.load("tests/models/qwen3", { load_in_4bit = { skip = { "q_proj", "mlp.down_proj" },
     compute_dtype = torch.bfloat16 } })
 
-  for name in pairs((four_bit.layers(model))) do
+  for name in pairs((few_bits.layers(model))) do
     t.truthy(not name:find "q_proj" and not name:find "down_proj", name)
   end
   local layer = model.model.layers[1].self_attn.k_proj
   local x = torch.randn { 3, 20 }
-  local rounded = torch.linear(x:to(torch.bfloat16), four_bit.whole(layer):to(torch.bfloat16))
+  local rounded = torch.linear(x:to(torch.bfloat16), few_bits.whole(layer):to(torch.bfloat16))
   t.equal(layer(x).dtype, torch.float32)
   t.near(layer(x), rounded:float(), 2e-2)
-  t.truthy(difference(layer(x), torch.linear(x, four_bit.whole(layer))) > 1e-4)
+  t.truthy(difference(layer(x), torch.linear(x, few_bits.whole(layer))) > 1e-4)
 end)
 
 -- Adapters ---------------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ t.test("MergingGivesWholeWeightsThatComputeTheSame", function()
 
   lora.merge(model)
 
-  local _, count = four_bit.layers(model)
+  local _, count = few_bits.layers(model)
   t.equal(count, 0)
   t.near(logits_of(model), expected, 2e-5)
   models.save(model, run.dir .. "/merged", { like = FOLDER })
@@ -295,11 +295,11 @@ end)
 
 t.test("AChangeOfTheModelsDtypeLeavesTheBlocksAlone", function()
   local model = models.load(FOLDER)
-  local name, layer = next((four_bit.layers(model)))
+  local name, layer = next((few_bits.layers(model)))
 
   model:to(torch.bfloat16)
 
-  same_bits(four_bit.whole(layer), answers["whole." .. name .. ".weight"])
+  same_bits(few_bits.whole(layer), answers["whole." .. name .. ".weight"])
   model:requires_grad_(true)
   t.equal({ layer.weight.requires_grad, model.model.norm.weight.requires_grad }, { false, true })
 end)
@@ -318,7 +318,7 @@ t.test("WhatCannotBeIn4BitsIsAnError", function()
   t.raises("no linear layer that could be in 4 bits", load { skip = { "q_proj", "k_proj", "v_proj", "o_proj",
     "gate_proj", "up_proj", "down_proj" } })
   t.raises("the folder's weights are in 4 bits already", models.load, FOLDER, { load_in_4bit = { quant_type = "fp4" } })
-  t.raises("has an odd number of elements", four_bit.quantize, torch.zeros { 3, 5 }, { type = "nf4" })
+  t.raises("has an odd number of elements", few_bits.quantize, torch.zeros { 3, 5 }, { type = "nf4" })
 end)
 
 t.test("TensorsThatAreNotThereAreNamed", function()

@@ -2,7 +2,7 @@
 -- make_four_bit.py makes the facts: see its CASES.
 
 local data = require "lockstep.data"
-local four_bit = require "lockstep.nn.four_bit"
+local few_bits = require "lockstep.nn.few_bits"
 local lora = require "lockstep.lora"
 local models = require "lockstep.models"
 local optim = require "lockstep.optim"
@@ -83,6 +83,8 @@ for name, case in pairs {
   at_load = { "single", WHOLE, { load_in_4bit = single } },
   double_quantization = { "double", WHOLE, { load_in_4bit = true } },
   eight_bits = { "int8", INT8 },
+  eight_bits_at_load = { "int8", WHOLE, { load_in_8bit = true } },
+  eight_bits_whole = { "int8", INT8, { load_in_8bit = false } },
 } do
   t.test("LossesGradientsAndAdaptersAreThoseOfPeft_" .. name, function()
     local of, path, options = unpack(case)
@@ -129,7 +131,7 @@ end)
 
 for case, dtype in pairs { double = F32, bfloat16 = BF16 } do
   t.test("BytesAndMagnitudesAreThoseOfBitsandbytes_" .. case, function()
-    local layers = four_bit.layers(models.load(WHOLE, { load_in_4bit = true, dtype = dtype }))
+    local layers = few_bits.layers(models.load(WHOLE, { load_in_4bit = true, dtype = dtype }))
     local function of(name)
       local parts = {}
       for key, layer in pairs(layers) do parts[key] = layer[name] end

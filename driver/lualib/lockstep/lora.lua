@@ -16,7 +16,7 @@ local data_parallel = require "lockstep.sharding.data_parallel"
 local dist = require "lockstep.distributed"
 local experts = require "lockstep.lora.experts"
 local files = require "lockstep.lora.files"
-local four_bit = require "lockstep.nn.four_bit"
+local few_bits = require "lockstep.nn.few_bits"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local loading = require "lockstep.lora.loading"
 local model_parts = require "lockstep.models.parts"
@@ -332,7 +332,7 @@ end
 
 --- Adds each adapter to its layer's weight, and takes the adapters away: the model computes the same without them, and
 --- models.save writes it for others. The sum is computed in float32 and rounded once. Parameters stay frozen. Save an
---- adapter that is needed later before this call. A layer in 4 bits gets a whole weight, in the dtype of the model:
+--- adapter that is needed later before this call. A layer in few bits gets a whole weight, in the dtype of the model:
 --- what its bytes stand for, and the adapter.
 ---
 ---     lora.merge(model)
@@ -350,9 +350,9 @@ function M.merge(model)
   local chosen, owners, made_whole = chosen_of(net), {}, {}
   for _, one in ipairs(chosen.layers) do
     owners[one.module.weight] = one.name
-    if four_bit.is_one(one.module) and fully_shard.is_one(model) then
-      core.raise("lora.merge: the model is sharded, and its layers are in 4 bits, which whole weights cannot replace; "
-        .. "save the adapter with lora.save, and call lora.save_merged with load_in_4bit")
+    if few_bits.is_one(one.module) and fully_shard.is_one(model) then
+      core.raise("lora.merge: the model is sharded, and its layers are in few bits, which whole weights cannot "
+        .. "replace; save the adapter with lora.save, and call lora.save_merged with load_in_4bit or load_in_8bit")
     end
   end
   adapters.each_tensor(net, function(name, field, tensor)
@@ -364,8 +364,8 @@ function M.merge(model)
   local whole, set = access(model)
   schedule_free.around(model:parameters(), torch.no_grad, function()
     for _, one in ipairs(chosen.layers) do
-      local merged, _, _, dtype = adapters.merged_weight(one.module, whole), four_bit.describe(one.module)
-      if four_bit.is_one(one.module) then
+      local merged, _, _, dtype = adapters.merged_weight(one.module, whole), few_bits.describe(one.module)
+      if few_bits.is_one(one.module) then
         made_whole[one.module] = merged:to(dtype)
       else
         set(one.module.weight, merged)
@@ -383,7 +383,7 @@ function M.merge(model)
   end
   if fully_shard.is_one(model) then fully_shard.rebuild(model, remove) else remove() end
   for _, one in ipairs(chosen.saved) do adapters.forget_original(one.module) end
-  for layer, weight in pairs(made_whole) do four_bit.restore(layer, weight) end
+  for layer, weight in pairs(made_whole) do few_bits.restore(layer, weight) end
   return count_of(chosen)
 end
 
@@ -407,20 +407,21 @@ end
 ---
 ---     lora.save_merged(run.dir .. "/adapter", run.dir .. "/model", { like = "Qwen/Qwen3-0.6B" })
 ---
---- load_in_4bit: as the adapter was trained. The weights are then those that it has learned with, rounded to 4 bits, if
+--- load_in_4bit, load_in_8bit: as the adapter was trained. The weights are then those that it has learned with, if
 --- `dtype` is the dtype of the model in training, too: other weights round to other numbers. dtype: default the
 --- folder's.
 ---
 --- Collective.
 ---@param adapter string a folder of lora.save or of PEFT
 ---@param dir string
----@param opts {like: string, ignore: string?, load_in_4bit: (boolean|models.FourBitOptions)?, dtype: torch.dtype?} the
---- model's folder, and options of models.load
+---@param opts {like: string, ignore: string?, load_in_4bit: (boolean|models.FewBitsOptions)?, load_in_8bit:
+--- (boolean|models.EightBitsOptions)?, dtype: torch.dtype?} the model's folder, and options of models.load
 function M.save_merged(adapter, dir, opts)
   local o = options.read("lora.save_merged", opts, { like = options.required, ignore = "",
-    load_in_4bit = options.optional, dtype = options.optional })
+    load_in_4bit = options.optional, load_in_8bit = options.optional, dtype = options.optional })
   local models = require "lockstep.models" -- which needs this module
-  local merged = models.load(o.like, { ignore = o.ignore, load_in_4bit = o.load_in_4bit, dtype = o.dtype })
+  local merged = models.load(o.like, { ignore = o.ignore, load_in_4bit = o.load_in_4bit,
+    load_in_8bit = o.load_in_8bit, dtype = o.dtype })
   M.load(merged, adapter)
   M.merge(merged)
   models.save(merged, dir, { like = o.like })

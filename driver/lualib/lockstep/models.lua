@@ -15,7 +15,7 @@ local decoder = require "lockstep.models.decoder"
 local deepseek_v3 = require "lockstep.models.families.deepseek_v3"
 local dist = require "lockstep.distributed"
 local folder = require "lockstep.models.folder"
-local four_bit = require "lockstep.models.four_bit"
+local few_bits = require "lockstep.models.few_bits"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local gemma3 = require "lockstep.models.families.gemma3"
 local gemma3_vision = require "lockstep.models.families.gemma3_vision"
@@ -145,7 +145,8 @@ function M.outline(caller, raw) return parameter.on_meta(find_class(caller, raw)
 ---@field grid sharding.Grid?
 ---@field parallel sharding.ParallelOptions?
 ---@field read_once boolean|dist.Group|nil
----@field load_in_4bit boolean|models.FourBitOptions|nil
+---@field load_in_4bit boolean|models.FewBitsOptions|nil
+---@field load_in_8bit boolean|models.EightBitsOptions|nil
 ---@field num_labels integer? gives a language model a new head for sequence classification
 
 --- Loads a model from a Hugging Face folder: config.json and *.safetensors, in one file or in several with an index.
@@ -181,6 +182,9 @@ function M.outline(caller, raw) return parameter.on_meta(find_class(caller, raw)
 ---
 ---     local model = models.load("Qwen/Qwen3-8B", { load_in_4bit = true })       -- QLoRA: docs/lora.md
 ---
+--- load_in_8bit: the same in 8 bits, as LLM.int8. The options are compute_dtype and skip. A folder in 8 bits is read
+--- whole without the option where layers cannot keep 8 bits: with grid, part, read_once, or in float64.
+---
 --- num_labels: a language model gets a head with random weights, `score`, in place of its own. model(batch) returns
 --- [sequences, num_labels]. A folder of a ...ForSequenceClassification, as models.save writes it then, needs no option.
 ---
@@ -191,7 +195,8 @@ function M.outline(caller, raw) return parameter.on_meta(find_class(caller, raw)
 function M.load(dir, opts)
   local o = options.read("models.load", opts, { dtype = options.optional, device = "cpu", ignore = options.optional,
     shard = options.optional, part = options.optional, grid = options.optional, parallel = options.optional,
-    num_labels = options.optional, read_once = options.optional, load_in_4bit = options.optional })
+    num_labels = options.optional, read_once = options.optional, load_in_4bit = options.optional,
+    load_in_8bit = options.optional })
   plain.check(o.grid ~= nil or o.parallel == nil, "models.load: parallel is for a grid; give grid = sharding.grid {}")
   plain.check(o.grid == nil or o.shard == nil and o.part == nil, "models.load: %s is not for a model on a grid%s",
     o.part and "part" or "shard", o.part and "" or "; give parallel = { fully_shard = { ... } }")
@@ -228,10 +233,10 @@ function M.load(dir, opts)
     end
   end
   local given = config.quantization(raw, config.ignored(o.ignore))
-  how.four_bit = four_bit.options(o.load_in_4bit, given)
+  how.few_bits = few_bits.options(o, given)
   how.packed, how.matrices = quantized.take(tensors, given, how.dtype)
-  if how.four_bit then
-    four_bit.check_alone(o)
+  if how.few_bits then
+    few_bits.check_alone(how.few_bits, o)
     loading.fill(model, tensors, how)
     return o.shard and fully_shard.fully_shard(model, o.shard) or model
   end

@@ -51,8 +51,6 @@ local REMARKS = {
   },
   ["models.load"] = {
     device_map = "device = dist.device() loads onto this rank's GPU, and shard = {} divides the model over all ranks",
-    load_in_4bit = "weights are not quantized: dtype = torch.bfloat16 and shard = {} save memory",
-    load_in_8bit = "weights are not quantized: dtype = torch.bfloat16 and shard = {} save memory",
   },
   ["optim.AdamW"] = {
     foreach = "the optimizer always runs fused kernels",

@@ -7,7 +7,7 @@
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local experts = require "lockstep.lora.experts"
-local four_bit = require "lockstep.nn.four_bit"
+local few_bits = require "lockstep.nn.few_bits"
 local fused = require "lockstep.nn.fused"
 local nn = require "lockstep.nn"
 local plain = require "lockstep.plain"
@@ -267,19 +267,39 @@ local function row_norms(weight, update)
   return torch.linalg_vector_norm(weight:to(update.dtype) + update, 2, { 1 })
 end
 
+--- The lengths of the rows with the adapter in them, for DoRA. Section 4.3 of its paper: no gradient passes through
+--- them.
+local function norms_of(layer, scale)
+  return torch.no_grad(function()
+    local a, b = layer.lora_A.weight, layer.lora_B.weight
+    local weight = few_bits.whole(layer):to(a.dtype)
+    if weight.dtype == layer.weight.dtype then weight = weight:clone() end -- else it was made here
+    return torch.linalg_vector_norm(weight:addmm_(b, a, { alpha = scale }), 2, { 1 })
+  end)
+end
+
+--- Returns the layer's result with the update of LoRA, as one operator, or nil where there is none.
+local function sum_of(layer, class, x, bias, dropout)
+  local a, b, scale = layer.lora_A.weight, layer.lora_B.weight, adapters[layer].scale
+  if class.forward == nn.Linear.forward then
+    return fused.lora_linear(x, layer.weight, bias, a, b, scale, dropout)
+  end
+  if class.forward ~= few_bits.LinearFewBits.forward then return nil end
+  return fused.lora_linear_few_bits(x, layer, bias, a, b, scale, dropout)
+end
+
 local function forward_of(class)
   return function(self, x)
     local adapter = adapters[self]
     if adapter.is_disabled then return class.forward(self, x) end
     local a, b = self.lora_A.weight, self.lora_B.weight
     local drops = adapter.dropout > 0 and self.training
-    local is_plain = not drops and not adapter.dora
-    if class.forward == nn.Linear.forward and is_plain then
-      return fused.lora_linear(x, self.weight, self.bias, a, b, adapter.scale)
-    end
-    if class.forward == four_bit.Linear4bit.forward and is_plain then
-      local y = fused.lora_linear_4bit(x, self, a, b, adapter.scale)
-      if y then return y end
+    local sum = not (adapter.dora and drops)
+      and sum_of(self, class, x, not adapter.dora and self.bias or nil, drops and adapter.dropout or 0)
+    if sum and not adapter.dora then return sum end
+    if sum then
+      local y = sum * (self.lora_magnitude_vector / norms_of(self, adapter.scale))
+      return (self.bias and y + self.bias or y):to(sum.dtype)
     end
     local result = class.forward(self, x)
     local dtype = result.dtype
@@ -287,14 +307,10 @@ local function forward_of(class)
     if drops then x = torch.dropout(x, adapter.dropout, true) end
     local update = nn.linear(nn.linear(x, a), b) * adapter.scale
     if not adapter.dora then return (result + update):to(dtype) end
-    -- Section 4.3 of the paper: no gradient passes through the norm.
-    local norms = torch.no_grad(function()
-      return row_norms(four_bit.whole(self), torch.matmul(b, a) * adapter.scale)
-    end)
-    local factor = self.lora_magnitude_vector / norms
+    local factor = self.lora_magnitude_vector / norms_of(self, adapter.scale)
     local base = result
-    if drops and four_bit.is_one(self) then base = class.forward(self, x) end
-    if drops and not four_bit.is_one(self) then
+    if drops and few_bits.is_one(self) then base = class.forward(self, x) end
+    if drops and not few_bits.is_one(self) then
       base = torch.linear(x, self.weight:to(x.dtype))
     elseif self.bias then
       base = base - self.bias
@@ -347,7 +363,7 @@ end
 ---@param module nn.Module
 ---@param o lora.LayerOptions
 function M.add(module, o)
-  local out, input, dtype = four_bit.describe(module)
+  local out, input, dtype = few_bits.describe(module)
   local where = { device = module.weight.device, dtype = IS_LOW[dtype] and torch.float32 or dtype }
   module.lora_A = nn.Linear(input, o.r, { bias = false }):to(where)
   module.lora_B = nn.Linear(o.r, out, { bias = false }):to(where)
@@ -383,7 +399,7 @@ end
 function M.merged_weight(module, whole)
   local adapter = adapters[module]
   return torch.no_grad(function()
-    local before = four_bit.whole(module, whole(module.weight))
+    local before = few_bits.whole(module, whole(module.weight))
     local update = torch.matmul(whole(module.lora_B.weight), whole(module.lora_A.weight)) * adapter.scale
     local weight = before:to(update.dtype) + update
     if not adapter.dora then return weight end
@@ -396,7 +412,7 @@ end
 ---@param weight torch.Tensor its parameter, whole
 ---@return torch.Tensor
 function M.magnitudes(module, weight)
-  weight = torch.no_grad(four_bit.whole, module, weight)
+  weight = torch.no_grad(few_bits.whole, module, weight)
   local dtype = IS_LOW[weight.dtype] and torch.float32 or weight.dtype
   return row_norms(weight:detach(), torch.zeros({}, { device = weight.device, dtype = dtype }))
 end

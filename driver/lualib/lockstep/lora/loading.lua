@@ -4,7 +4,7 @@ local adapters = require "lockstep.lora.adapters"
 local core = require "lockstep.core"
 local experts = require "lockstep.lora.experts"
 local files = require "lockstep.lora.files"
-local four_bit = require "lockstep.nn.four_bit"
+local few_bits = require "lockstep.nn.few_bits"
 local nn = require "lockstep.nn"
 local plain = require "lockstep.plain"
 local splits = require "lockstep.nn.splits"
@@ -114,7 +114,7 @@ end
 local function places_of(chosen)
   local places = {}
   for _, one in ipairs(chosen.layers) do
-    places[#places + 1] = { path = one.name, weight = four_bit.outline(one.module), adapter = nn.fields(one.module),
+    places[#places + 1] = { path = one.name, weight = few_bits.outline(one.module), adapter = nn.fields(one.module),
       own = adapters.of(one.module) }
   end
   for _, holder in ipairs(chosen.holders) do

@@ -6,7 +6,7 @@
 
 local config = require "lockstep.models.config"
 local core = require "lockstep.core"
-local four_bit = require "lockstep.models.four_bit"
+local few_bits = require "lockstep.models.few_bits"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local nn = require "lockstep.nn"
 local parallelize = require "lockstep.sharding.parallelize"
@@ -158,8 +158,8 @@ end
 ---@field device string
 ---@field dtype torch.dtype?
 ---@field packed table<string, fun(): torch.Tensor> see models.quantized
----@field matrices table<string, nn.FourBitMatrix> of these, by name
----@field four_bit models.FourBitOptions? where layers keep 4 bits
+---@field matrices table<string, nn.FewBitsMatrix> of these, by name
+---@field few_bits models.FewBitsOptions? where layers keep 4 or 8 bits
 ---@field shard sharding.FullyShardOptions?
 ---@field parallel sharding.ParallelOptions? of a model on a grid
 ---@field once models.ReadOnce?
@@ -194,9 +194,9 @@ function M.fill(model, tensors, opts)
   local names, own, values, copied = {}, model:state_dict(), {}, {}
   for name, p in model:named_parameters() do names[p] = name end
   local is_read, order = read_once.reads(opts.once), {}
-  local in_4_bits = opts.four_bit and four_bit.choose(model, opts.four_bit, opts.matrices) or {}
+  local in_few_bits = opts.few_bits and few_bits.choose(model, opts.few_bits, opts.matrices) or {}
   for _, place in ipairs(nn.parameter_places(model)) do
-    local name, chosen = names[place.tensor], place.name == "weight" and in_4_bits[place.fields]
+    local name, chosen = names[place.tensor], place.name == "weight" and in_few_bits[place.fields]
     local is_there = is_as_on_disk(layout, name, own[name])
     if not values[name] then order[#order + 1] = name end
     if chosen and is_there then
@@ -219,8 +219,8 @@ function M.fill(model, tensors, opts)
   end)
   for _, name in ipairs(opts.once and order or {}) do read_once.pass_on(opts.once, values[name]) end
   fill_buffers(model, read, opts)
-  for _, one in pairs(in_4_bits) do
-    four_bit.convert(one, function()
+  for _, one in pairs(in_few_bits) do
+    few_bits.convert(one, function()
       return values[one.name] or read(one.name):to { device = opts.device, dtype = opts.dtype }
     end, opts)
   end

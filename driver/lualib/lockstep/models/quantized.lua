@@ -1,6 +1,6 @@
 --- Quantized weights of a folder, which are read into the model's dtype: MXFP4 (OCP Microscaling Formats 1.0), as
---- gpt-oss has its experts; FP8 in blocks, as DeepSeek-V3 has its weights; and those of bitsandbytes, in 4 bits, which
---- layers may keep (models.four_bit), and in 8 (LLM.int8).
+--- gpt-oss has its experts; FP8 in blocks, as DeepSeek-V3 has its weights; and those of bitsandbytes, in 4 bits and in
+--- 8 (LLM.int8), which layers may keep (models.few_bits).
 ---
 --- MXFP4: NAME_blocks [experts, out, in / 32, 16] uint8 has two numbers of 4 bits in each byte, the lower ones first.
 --- NAME_scales [experts, out, in / 32] uint8 has an exponent for each block of 32. The weight is transposed, [experts,
@@ -10,7 +10,7 @@
 
 local core = require "lockstep.core"
 local core_state = require "lockstep.core.state"
-local four_bit = require "lockstep.nn.four_bit"
+local few_bits = require "lockstep.nn.few_bits"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -94,7 +94,7 @@ local function check_fp8(tensors, name, weight, block)
 end
 
 --- Takes a matrix in 4 bits out of the tensors. `state` is the name of the text that describes it.
----@return nn.FourBitMatrix
+---@return nn.FewBitsMatrix
 local function four_bit_of(tensors, name, state)
   local function fail(message, ...)
     core.raise(("models.load: %s: "):format(name) .. message:format(...))
@@ -126,7 +126,7 @@ end
 ---@param given table? quantization_config of config.json
 ---@param dtype torch.dtype? of the weights; default bfloat16
 ---@return table<string, fun(): torch.Tensor>
----@return table<string, nn.FourBitMatrix> # those in 4 bits, by name
+---@return table<string, nn.FewBitsMatrix> # those of bitsandbytes, by name
 function M.take(tensors, given, dtype)
   local readers, names, matrices = {}, {}, {}
   dtype = dtype or torch.bfloat16
@@ -140,7 +140,7 @@ function M.take(tensors, given, dtype)
     if of_4_bits and given.quant_method == "bitsandbytes" then
       local matrix = four_bit_of(tensors, of_4_bits, key)
       matrices[of_4_bits] = matrix
-      put(of_4_bits, matrix.shape, function() return four_bit.dequantize(matrix, dtype) end)
+      put(of_4_bits, matrix.shape, function() return few_bits.dequantize(matrix, dtype) end)
     elseif key:match "%.SCB$" and given.quant_method == "bitsandbytes" then
       name = key:gsub("SCB$", "weight")
       local codes = tensors[name]
@@ -150,6 +150,8 @@ function M.take(tensors, given, dtype)
       end
       tensors[key], tensors[key .. "_format"] = nil, nil
       tensors[name:gsub("weight$", "weight_format")] = nil
+      matrices[name] = { packed = codes, absmax = tensor:to(torch.float32):view(-1), offset = 0, type = "int8",
+        dtype = dtype, blocks = { codes:size(1), 256 }, shape = { codes:size(0), codes:size(1) } }
       put(name, codes.shape, function()
         return (codes:to(torch.float32) * (tensor:to(torch.float32):unsqueeze(1) * (1 / 127))):to(dtype)
       end)

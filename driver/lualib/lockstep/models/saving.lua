@@ -17,7 +17,7 @@ local core_safetensors = require "lockstep.core.safetensors"
 local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
 local folder = require "lockstep.models.folder"
-local four_bit = require "lockstep.nn.four_bit"
+local few_bits = require "lockstep.nn.few_bits"
 local model_parts = require "lockstep.models.parts"
 local nn = require "lockstep.nn"
 local plain = require "lockstep.plain"
@@ -194,7 +194,7 @@ end
 --- Returns the tensors by their names on disk. A sharded or split model gathers its parameters, and one in stages sends
 --- them to `holder`, the first rank that has the model, or this part of one: collective.
 local function disk_state(model, holder)
-  local state = four_bit.whole_state(model, model:state_dict())
+  local state = few_bits.whole_state(model, model:state_dict())
   local place = stage_parameters.of_any(model:parameters())
   place = place and place.group and place or nil -- of a pipeline
   local first, copies = place and place.group:ranks()[1] or dist.rank(), {} -- of the pipeline that the holder is in

@@ -71,26 +71,29 @@ end
 ---@param a torch.Tensor [r, in]
 ---@param b torch.Tensor [out, r]
 ---@param scale number
+---@param dropout number the probability that a number of the adapter's input is 0
 ---@return torch.Tensor # [..., out]
-function M.lora_linear(x, weight, bias, a, b, scale)
-  if fused then return kernels.lora_linear(x, weight, bias, a, b, scale) end
+function M.lora_linear(x, weight, bias, a, b, scale, dropout)
+  if fused then return kernels.lora_linear(x, weight, bias, a, b, scale, dropout) end
   local y = torch.linear(x, weight, bias)
-  local update = torch.linear(torch.linear(x:to(a.dtype), a), b) * scale
+  local update = torch.linear(torch.linear(torch.dropout(x:to(a.dtype), dropout, true), a), b) * scale
   return (y + update):to(y.dtype)
 end
 
---- Returns the same of a layer in 4 bits, or nil where kernels are off. Private to lockstep.lora.
+--- Returns the same of a layer in 4 or 8 bits, or nil where kernels are off. Private to lockstep.lora.
 ---@param x torch.Tensor [..., in]
----@param layer nn.Linear4bit
+---@param layer nn.LinearFewBits
+---@param bias torch.Tensor? [out]
 ---@param a torch.Tensor [r, in]
 ---@param b torch.Tensor [out, r]
 ---@param scale number
+---@param dropout number
 ---@return torch.Tensor? # [..., out]
-function M.lora_linear_4bit(x, layer, a, b, scale)
+function M.lora_linear_few_bits(x, layer, bias, a, b, scale, dropout)
   if not fused then return nil end
   local f = layer.format
-  return kernels.lora_linear_4bit(x, layer.weight, layer.weight_absmax, layer.weight_nested_absmax,
-    layer.weight_nested_map, f.offset, f.shape, f.blocks, f.type, f.compute_dtype, layer.bias, a, b, scale)
+  return kernels.lora_linear_few_bits(x, layer.weight, layer.weight_absmax, layer.weight_nested_absmax,
+    layer.weight_nested_map, f.offset, f.shape, f.blocks, f.type, f.compute_dtype, bias, a, b, scale, dropout)
 end
 
 --- The forward function of nn.RMSNorm.

@@ -6,7 +6,7 @@ local core = require "lockstep.core"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local disagreement = require "lockstep.sharding.disagreement"
 local expert_parallel = require "lockstep.sharding.expert_parallel"
-local four_bit = require "lockstep.nn.four_bit"
+local few_bits = require "lockstep.nn.few_bits"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local grids = require "lockstep.sharding.grid"
 local members_of = require "lockstep.sharding.members"
@@ -93,8 +93,8 @@ local STEPS = {
 local function check_axes(net, grid)
   check(not core.verify_every() or grid.cp * grid.ep * grid.pp == 1, "--verify-every compares replicas that compute "
     .. "the same, and a grid of %s has none; leave it out", tostring(grid))
-  check(grid.pp == 1 or select(2, four_bit.layers(net)) == 0, "layers in 4 bits cannot be divided into stages; load "
-    .. "the model with load_in_4bit = false, or leave pp out")
+  check(grid.pp == 1 or select(2, few_bits.layers(net)) == 0, "layers in 4 or 8 bits cannot be divided into stages; "
+    .. "load the model with load_in_4bit = false or load_in_8bit = false, or leave pp out")
   check(grid.pp == 1 or not grid.ranks_of_all or grid.is_of_module, "pp needs a grid of all ranks of the run, and this "
     .. "one has some of them; leave pp out")
   check(grid.cp * grid.pp == 1 or not neftune.is_on(net), "nn.neftune needs whole sequences and the whole model; leave "

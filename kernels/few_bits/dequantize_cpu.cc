@@ -1,8 +1,9 @@
 // Compiled three times, with other flags and another CPU_CAPABILITY each time: see BUILD, and
 // kernels/rows_cpu.cc on why it includes as little as it can.
 //
-// A block has 16 different numbers: the values times its magnitude, rounded once. With AVX-512 they
-// are one register, and an instruction looks up 16 or 32 of them. Elsewhere they are an array.
+// A block of 4-bit numbers has 16 different ones: the values times its magnitude, rounded once.
+// With AVX-512 they are one register, and an instruction looks up 16 or 32 of them. Elsewhere they
+// are an array.
 
 #include <array>
 #include <cstdint>
@@ -10,7 +11,8 @@
 #include "ATen/cpu/vec/functional.h"
 #include "c10/util/BFloat16.h"
 #include "c10/util/Half.h"
-#include "kernels/four_bit/blocks.h"
+#include "kernels/few_bits/blocks.h"
+#include "kernels/pack.h"
 
 namespace lockstep::kernels::CPU_CAPABILITY {
 namespace {
@@ -82,10 +84,45 @@ void Run(const Blocks& blocks, int64_t begin, int64_t end) {
   }
 }
 
+// --- 8 bits
+
+using Vec = at::vec::Vectorized<float>;
+
+template <typename T>
+void RunBytes(const Blocks& blocks, int64_t begin, int64_t end) {
+  constexpr int64_t kSize = 2 * Vec::size();
+  for (int64_t b = begin; b < end; ++b) {
+    const int64_t first = b * blocks.bytes_of_block;
+    const int8_t* const bytes = reinterpret_cast<const int8_t*>(blocks.packed) + first;
+    T* const out = static_cast<T*>(blocks.out) + first;
+    const float magnitude = blocks.magnitudes[b];
+    const Vec magnitudes(magnitude);
+    int64_t i = 0;
+    for (; i + kSize <= blocks.bytes_of_block; i += kSize) {
+      const Vec low = LoadBytes(bytes + i) * magnitudes;
+      const Vec high = LoadBytes(bytes + i + Vec::size()) * magnitudes;
+      if constexpr (sizeof(T) == 4) {
+        low.store(out + i);
+        high.store(out + i + Vec::size());
+      } else {
+        at::vec::convert_from_float<T>(low, high).store(out + i);
+      }
+    }
+    for (; i < blocks.bytes_of_block; ++i)
+      out[i] = static_cast<T>(static_cast<float>(bytes[i]) * magnitude);
+  }
+}
+
 }  // namespace
 
-extern const FourBitKernels kFourBitKernels;
-const FourBitKernels kFourBitKernels = {
-    .to_float = Run<float>, .to_bfloat16 = Run<c10::BFloat16>, .to_half = Run<c10::Half>};
+extern const FewBitsKernels kFewBitsKernels;
+const FewBitsKernels kFewBitsKernels = {
+    .to_float = Run<float>,
+    .to_bfloat16 = Run<c10::BFloat16>,
+    .to_half = Run<c10::Half>,
+    .int8_to_float = RunBytes<float>,
+    .int8_to_bfloat16 = RunBytes<c10::BFloat16>,
+    .int8_to_half = RunBytes<c10::Half>,
+};
 
 }  // namespace lockstep::kernels::CPU_CAPABILITY

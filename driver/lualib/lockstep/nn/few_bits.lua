@@ -1,10 +1,11 @@
---- Linear layers whose weights stay in 4 bits: the base of QLoRA (arXiv 2305.14314).
+--- Linear layers whose weights stay in 4 bits, the base of QLoRA (arXiv 2305.14314), or in 8 (LLM.int8, arXiv
+--- 2208.07339).
 ---
----     local matrix = four_bit.quantize(layer.weight, { type = "nf4", double = true })
----     four_bit.put(layer, matrix, { dtype = torch.bfloat16 })
+---     local matrix = few_bits.quantize(layer.weight, { type = "nf4", double = true })
+---     few_bits.put(layer, matrix, { dtype = torch.bfloat16 })
 ---
---- Format and numbers are bitsandbytes', bit for bit: see kernels/four_bit/four_bit.h. The layer's `weight` is a frozen
---- parameter of packed bytes, which sharding.fully_shard shares out. The magnitudes of its blocks are buffers. Their
+--- Format and numbers are bitsandbytes', bit for bit: see kernels/few_bits/few_bits.h. The layer's `weight` is a frozen
+--- parameter of bytes, which sharding.fully_shard shares out. The magnitudes of its blocks are buffers. Their
 --- float32 numbers are kept as int32 of the same bits, which model:to(dtype) leaves alone.
 
 local blockwise = require "lockstep.nn.blockwise"
@@ -15,15 +16,15 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
----@class nn.FourBitMatrix a weight in 4 bits
----@field packed torch.Tensor uint8 [out * in / 2, 1]
----@field absmax torch.Tensor float32 [blocks]; with double quantization uint8
+---@class nn.FewBitsMatrix a weight in 4 or 8 bits
+---@field packed torch.Tensor uint8 [out * in / 2, 1], or int8 [out, in]
+---@field absmax torch.Tensor float32 [blocks]; with double quantization uint8. A block of int8 is a row
 ---@field nested_absmax torch.Tensor? float32, of double quantization
 ---@field nested_map torch.Tensor? float32 [256]
 ---@field offset number
 ---@field shape integer[] {out, in}
 ---@field blocks integer[] numbers in a block, and magnitudes in a block of double quantization
----@field type "nf4"|"fp4"
+---@field type "nf4"|"fp4"|"int8"
 ---@field dtype torch.dtype? of the whole weight, in a folder
 
 local BLOCK, NESTED_BLOCK = 64, 256
@@ -41,32 +42,33 @@ local VALUES = {
 }
 local BITS = { fp4 = { 11, 10, 13, 12, 15, 14, 9, 0, 8, 1, 6, 7, 4, 5, 2, 3 } }
 
---- A linear layer whose weight stays in 4 bits. Inputs are computed in their own dtype, or in `format.compute_dtype`.
----@class nn.Linear4bit: nn.Linear
+--- A linear layer whose weight stays in 4 or 8 bits. Inputs are computed in their own dtype, or in
+--- `format.compute_dtype`.
+---@class nn.LinearFewBits: nn.Linear
 ---@field format {shape: integer[], blocks: integer[], offset: number, type: string, dtype: torch.dtype,
 --- compute_dtype: torch.dtype?}
-local Linear4bit = nn.Linear:subclass "Linear4bit"
-M.Linear4bit = Linear4bit
+local LinearFewBits = nn.Linear:subclass "LinearFewBits"
+M.LinearFewBits = LinearFewBits
 
 --- y = x W^T + b, in x's dtype. Private to the library.
 ---@param x torch.Tensor [..., in]
 ---@return torch.Tensor
-function Linear4bit:forward(x)
+function LinearFewBits:forward(x)
   local f, dtype = self.format, x.dtype
-  local y = torch.ops.lockstep.linear_4bit(f.compute_dtype and x:to(f.compute_dtype) or x, self.weight,
+  local y = torch.ops.lockstep.linear_few_bits(f.compute_dtype and x:to(f.compute_dtype) or x, self.weight,
     self.weight_absmax, self.weight_nested_absmax, self.weight_nested_map, f.offset, f.shape, f.blocks, f.type,
     self.bias)
   return f.compute_dtype and y:to(dtype) or y
 end
 
---- Returns whether a layer's weight is in 4 bits, with or without an adapter.
+--- Returns whether a layer's weight is in 4 or 8 bits, with or without an adapter.
 ---@param layer any
 ---@return boolean
 function M.is_one(layer) return nn.is_module(layer) and type(layer.format) == "table" and layer.format.blocks ~= nil end
 
---- Returns the 4-bit layers of a model, by name.
+--- Returns the layers of a model that are in 4 or 8 bits, by name.
 ---@param model any
----@return table<string, nn.Linear4bit>
+---@return table<string, nn.LinearFewBits>
 ---@return integer count
 function M.layers(model)
   local found, count = {}, 0
@@ -76,7 +78,7 @@ function M.layers(model)
   return found, count
 end
 
---- Returns the features and the dtype of a linear layer, in 4 bits or not.
+--- Returns the features and the dtype of a linear layer, in few bits or not.
 ---@param layer nn.Linear
 ---@return integer out
 ---@return integer input
@@ -86,14 +88,14 @@ function M.describe(layer)
   return layer.weight:size(0), layer.weight:size(1), layer.weight.dtype
 end
 
---- Returns a linear layer's weight; of a 4-bit one a tensor without memory, in the shape of its whole weight.
+--- Returns a linear layer's weight; of one in few bits a tensor without memory, in the shape of its whole weight.
 ---@param layer nn.Linear
 ---@return torch.Tensor
 function M.outline(layer)
   return M.is_one(layer) and torch.empty(layer.format.shape, { device = "meta" }) or layer.weight
 end
 
---- Returns the whole weight of a linear layer. For a layer in 4 bits this is a new tensor.
+--- Returns the whole weight of a linear layer. For a layer in few bits this is a new tensor.
 ---@param layer nn.Linear
 ---@param packed torch.Tensor? the layer's parameter, where the layer has a part of it
 ---@return torch.Tensor # [out, in]
@@ -101,11 +103,11 @@ function M.whole(layer, packed)
   packed = packed or layer.weight
   if not M.is_one(layer) then return packed end
   local f = layer.format
-  return torch.ops.lockstep.dequantize_4bit(packed, layer.weight_absmax, layer.weight_nested_absmax,
+  return torch.ops.lockstep.dequantize_few_bits(packed, layer.weight_absmax, layer.weight_nested_absmax,
     layer.weight_nested_map, f.offset, f.shape, f.blocks, f.type, f.dtype)
 end
 
---- Returns the state of a model with whole weights in place of those in 4 bits.
+--- Returns the state of a model with whole weights in place of those in few bits.
 ---@param model any
 ---@param state table<string, torch.Tensor> whole tensors by name
 ---@return table<string, torch.Tensor>
@@ -120,11 +122,11 @@ function M.whole_state(model, state)
 end
 
 --- Returns the whole numbers of a matrix.
----@param matrix nn.FourBitMatrix
+---@param matrix nn.FewBitsMatrix
 ---@param dtype torch.dtype
 ---@return torch.Tensor
 function M.dequantize(matrix, dtype)
-  return torch.ops.lockstep.dequantize_4bit(matrix.packed, matrix.absmax, matrix.nested_absmax, matrix.nested_map,
+  return torch.ops.lockstep.dequantize_few_bits(matrix.packed, matrix.absmax, matrix.nested_absmax, matrix.nested_map,
     matrix.offset, matrix.shape, matrix.blocks, matrix.type, dtype)
 end
 
@@ -132,9 +134,9 @@ local function as_bits(tensor)
   return tensor and tensor.dtype == torch.float32 and tensor:view(torch.int32) or tensor
 end
 
---- Lets a linear layer compute with a matrix in 4 bits in place of its weight.
+--- Lets a linear layer compute with a matrix in few bits in place of its weight.
 ---@param layer nn.Linear
----@param matrix nn.FourBitMatrix
+---@param matrix nn.FewBitsMatrix
 ---@param o {dtype: torch.dtype, compute_dtype: torch.dtype?, device: string?} dtype: of the whole weight
 function M.put(layer, matrix, o)
   local function own(tensor) return tensor and tensor:to { device = o.device } end
@@ -144,11 +146,11 @@ function M.put(layer, matrix, o)
   end
   layer.format = { shape = matrix.shape, blocks = matrix.blocks, offset = matrix.offset, type = matrix.type,
     dtype = o.dtype, compute_dtype = o.compute_dtype }
-  setmetatable(layer, Linear4bit)
+  setmetatable(layer, LinearFewBits)
 end
 
---- Gives a 4-bit layer without an adapter a whole weight again.
----@param layer nn.Linear4bit
+--- Gives a layer without an adapter a whole weight again.
+---@param layer nn.LinearFewBits
 ---@param weight torch.Tensor
 function M.restore(layer, weight)
   setmetatable(layer, nn.Linear)
@@ -172,11 +174,23 @@ local function scale(flat)
   return scaled:clamp_(-1, 1), absmax
 end
 
---- Rounds a weight to 4 bits, as bitsandbytes does.
----@param weight torch.Tensor [out, in], an even number of elements
----@param o {type: "nf4"|"fp4", double: boolean} double: magnitudes are rounded to 8 bits, too
----@return nn.FourBitMatrix
+--- Rounds a weight to 8 bits, as bitsandbytes does, which makes it float16 first.
+---@param weight torch.Tensor [out, in]
+---@return nn.FewBitsMatrix
+local function quantize_int8(weight)
+  local half = weight:to(torch.float16):to(torch.float32)
+  local absmax = half:abs():amax { 1 }
+  local factors = absmax:clamp { min = 1e-30 }:reciprocal():mul_(127):unsqueeze(1)
+  return { packed = (half * factors):round():to(torch.int8), absmax = absmax, offset = 0, type = "int8",
+    blocks = { weight:size(1), NESTED_BLOCK }, shape = { weight:size(0), weight:size(1) } }
+end
+
+--- Rounds a weight to 4 or 8 bits, as bitsandbytes does.
+---@param weight torch.Tensor [out, in], of 4 bits an even number of elements
+---@param o {type: "nf4"|"fp4"|"int8", double: boolean?} double: magnitudes of 4 bits are rounded to 8 bits, too
+---@return nn.FewBitsMatrix
 function M.quantize(weight, o)
+  if o.type == "int8" then return torch.no_grad(quantize_int8, weight) end
   if weight:numel() % 2 ~= 0 then
     core.raise(("4-bit weights: a weight of shape %s has an odd number of elements, and two make a byte")
       :format(tostring(weight.shape)))
