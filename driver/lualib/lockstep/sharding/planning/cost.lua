@@ -40,7 +40,7 @@ local NO_SCRATCH = {}
 ---@field master_bytes integer? of a master, its gradient and each moment: 4 unless given
 ---@field reduce_bytes integer? of a whole gradient: 4 unless given
 ---@field replicas boolean? no weights are shared out
----@field ring boolean? attention over cp goes round; default: all-to-all where cp divides the heads
+---@field ring boolean? attention over cp is a ring; default: all-to-all where cp divides the heads
 ---@field scratch {loss: number?, mlp: number?, attention: number?}? bytes that the device's kernels take while they run
 ---@field sequence boolean? tokens between layers are divided over tp; default: where the model can
 
