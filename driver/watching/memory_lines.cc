@@ -201,8 +201,8 @@ class MemoryTracker::WatchedAllocator : public c10::Allocator {
 MemoryTracker::MemoryTracker(c10::DeviceType device, std::function<std::string()> find_place,
                              bool keeps_points)
     : allocations_(std::make_shared<Allocations>(device, std::move(find_place), keeps_points)),
-      guard_(std::make_unique<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE,
-                                                   allocations_)),
+      guard_(
+          std::make_unique<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE, allocations_)),
       is_on_cpu_(device == c10::DeviceType::CPU) {
   if (is_on_cpu_) WatchedAllocator::Get().Add(allocations_.get());
 }

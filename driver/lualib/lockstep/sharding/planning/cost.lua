@@ -163,9 +163,9 @@ local function tile_of(tokens) return math.ceil(tokens / math.max(1, math.ceil(t
 ---@field workspace number of backward or of the loss, beyond what is kept
 ---@field late number of the gradients: those that come while backward frees the activations
 
---- Returns the bytes that are kept for backward, and those that the step's highest moment takes besides. That moment is
---- one of these: the loss, which holds the scores of a tile; the backward of the last MLP, which holds the gradients of
---- its gate, its up-projection and their product; or the backward of the last attention.
+--- Returns the bytes that are kept for backward, and those that the step's highest moment takes besides. Three
+--- moments compete. The loss holds the scores of a tile. The backward of the last MLP holds the gradients of its gate,
+--- its up-projection and their product. The third is the backward of the last attention.
 local function activation_bytes(shape, seq_len, c, stage)
   local hidden, tokens, w = shape.hidden, seq_len * c.sequences / c.cp, c.weight_bytes or 2
   local divides = (c.sequence == nil and shape.sequence or c.sequence) and c.tp or 1
@@ -249,7 +249,7 @@ function M.parts(shape, seq_len, c, stage)
     end
     is_late = not (c.reshard and several)
   end
-  -- What comes late does not add up with the activations. Gradients of a rank's own experts add up where they are.
+  -- Late gradients do not add up with the activations. Gradients of a rank's own experts add up where they are.
   parts.late = is_late and parts.gradients - (several and has_own_experts(c) and m * experts or 0) or 0
   parts.activations, parts.workspace = activation_bytes(shape, seq_len, c, stage)
   return parts

@@ -1,8 +1,8 @@
 --- The most bytes that a rank of a grid of 4 ranks holds in a step, measured, against the formula of docs/propose.md.
 ---
 --- Counted are the tensors on the CPU, from their allocation to their release by any thread. Garbage of Lua is
---- collected after each part of a layer: it is no need of the model. What kernels of a CPU take while they run is
---- measured on one product and on one attention, and goes into the formula as `scratch`.
+--- collected within each layer: the model does not need it. Kernels of a CPU take memory while they run. It is
+--- measured on one product and on one attention, and the formula gets it as `scratch`.
 
 local cost = require "lockstep.sharding.planning.cost"
 local dist = require "lockstep.distributed"
@@ -45,7 +45,7 @@ local function track()
   tracker = watching.memory_tracker "cpu"
 end
 
---- Returns the bytes that `run` takes at the most, besides the tensors that it returns.
+--- Returns the bytes that `run` takes at the most, without the tensors that it returns.
 local function scratch_of(run)
   collect()
   local before, results = tracker:report().held_bytes, 0

@@ -129,7 +129,7 @@ local function kept_of(shape, kind)
   return kept
 end
 
---- Returns what backward holds of a token at the highest moments of a layer, besides the layers before: see kept_of.
+--- Returns what backward holds of a token at the highest moments of a layer, without the layers before: see kept_of.
 ---@param shape sharding.ModelShape
 ---@param kind sharding.LayerKind
 ---@return sharding.Moment[]
@@ -142,7 +142,7 @@ local function moments_of(shape, kind)
   else
     mlp.split = 2 * kind.width -- gradients of the product, of gate and of up; the product itself is freed
   end
-  -- What the MLP kept is freed. The gradients are those of the layer, of the result, and of queries, keys and values.
+  -- The values that the MLP kept are freed. The gradients are those of the layer, of the result, and of queries, keys and values.
   local attention = { kernel = "attention", split = 2 * q, kv = 2 * kv, whole = -c.hidden_size,
     tokens = c.hidden_size * (1 - kind.norms + 1) }
   if kind.per_token > 0 then
