@@ -142,7 +142,8 @@ local function moments_of(shape, kind)
   else
     mlp.split = 2 * kind.width -- gradients of the product, of gate and of up; the product itself is freed
   end
-  -- The values that the MLP kept are freed. The gradients are those of the layer, of the result, and of queries, keys and values.
+  -- The values that the MLP kept are freed. The gradients are those of the layer, of the result, and of queries, keys
+  -- and values.
   local attention = { kernel = "attention", split = 2 * q, kv = 2 * kv, whole = -c.hidden_size,
     tokens = c.hidden_size * (1 - kind.norms + 1) }
   if kind.per_token > 0 then
