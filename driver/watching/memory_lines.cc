@@ -1,13 +1,16 @@
 #include "driver/watching/memory_lines.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
 #include "c10/core/Allocator.h"
+#include "c10/core/CPUAllocator.h"
 #include "c10/util/Exception.h"
 #include "c10/util/ThreadLocalDebugInfo.h"
 
@@ -63,7 +66,17 @@ class MemoryTracker::Allocations : public c10::MemoryReportingInfoBase {
     } else {
       Remove(address);
     }
-    if (keeps_points_) points_.push_back({Seconds(Clock::now() - start_).count(), held_bytes_});
+  }
+
+  void Free(void* address) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Remove(address);
+  }
+
+  void ResetPeak() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    peak_bytes_ = held_bytes_;
+    is_at_peak_ = true;
   }
 
   MemoryByLine Report() const {
@@ -92,17 +105,23 @@ class MemoryTracker::Allocations : public c10::MemoryReportingInfoBase {
       peak_bytes_ = held_bytes_;
       is_at_peak_ = true;
     }
+    NotePoint();
   }
 
   void Remove(void* address) {
     const auto allocation = allocations_.find(address);
-    if (allocation == allocations_.end()) return;  // older than this
+    if (allocation == allocations_.end()) return;  // older than this, or freed before
     if (std::exchange(is_at_peak_, false)) peak_ = places_;
     Held& held = allocation->second.place->second;
     held.bytes -= allocation->second.bytes;
     --held.count;
     held_bytes_ -= allocation->second.bytes;
     allocations_.erase(allocation);
+    NotePoint();
+  }
+
+  void NotePoint() {
+    if (keeps_points_) points_.push_back({Seconds(Clock::now() - start_).count(), held_bytes_});
   }
 
   using Clock = std::chrono::steady_clock;
@@ -125,13 +144,74 @@ class MemoryTracker::Allocations : public c10::MemoryReportingInfoBase {
   bool is_at_peak_ = false;  // what is held now is the most so far
 };
 
+// libtorch's allocator for CPUs, which also tells each tracker what any thread frees. libtorch
+// reports a release to the observers of the thread that frees, and a thread of Gloo has none.
+class MemoryTracker::WatchedAllocator : public c10::Allocator {
+ public:
+  // Installs one, once and for good, because memory keeps its deleter.
+  static WatchedAllocator& Get() {
+    static auto* const installed = [] {
+      auto* const watched = new WatchedAllocator(c10::GetCPUAllocator());
+      c10::SetCPUAllocator(watched, /*priority=*/100);
+      return watched;
+    }();
+    return *installed;
+  }
+
+  void Add(Allocations* tracker) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    trackers_.push_back(tracker);
+    has_trackers_ = true;
+  }
+
+  void Remove(Allocations* tracker) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    trackers_.erase(std::find(trackers_.begin(), trackers_.end(), tracker));
+    has_trackers_ = !trackers_.empty();
+  }
+
+  c10::DataPtr allocate(size_t bytes) override {
+    c10::DataPtr data = allocator_->allocate(bytes);
+    std::ignore = data.compare_exchange_deleter(allocator_->raw_deleter(), &Free);
+    return data;
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &Free; }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    allocator_->copy_data(to, from, bytes);
+  }
+
+ private:
+  explicit WatchedAllocator(c10::Allocator* allocator) : allocator_(allocator) {}
+
+  static void Free(void* address) {
+    WatchedAllocator& self = Get();
+    if (self.has_trackers_) {
+      const std::lock_guard<std::mutex> lock(self.mutex_);
+      for (Allocations* const tracker : self.trackers_) tracker->Free(address);
+    }
+    self.allocator_->raw_deleter()(address);
+  }
+
+  c10::Allocator* const allocator_;
+  std::mutex mutex_;
+  std::vector<Allocations*> trackers_;  // of the CPU, on all threads
+  std::atomic<bool> has_trackers_ = false;
+};
+
 MemoryTracker::MemoryTracker(c10::DeviceType device, std::function<std::string()> find_place,
                              bool keeps_points)
     : allocations_(std::make_shared<Allocations>(device, std::move(find_place), keeps_points)),
-      guard_(std::make_unique<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE,
-                                                   allocations_)) {}
+      guard_(
+          std::make_unique<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE, allocations_)),
+      is_on_cpu_(device == c10::DeviceType::CPU) {
+  if (is_on_cpu_) WatchedAllocator::Get().Add(allocations_.get());
+}
 
-MemoryTracker::~MemoryTracker() = default;
+MemoryTracker::~MemoryTracker() {
+  if (is_on_cpu_) WatchedAllocator::Get().Remove(allocations_.get());
+}
+
+void MemoryTracker::ResetPeak() { allocations_->ResetPeak(); }
 
 MemoryByLine MemoryTracker::Report() const { return allocations_->Report(); }
 

@@ -9,9 +9,10 @@
 //
 // An allocation belongs to the line that runs when it is made. This includes memory that Lua does
 // not know: tensors that autograd saves for backward, gradients (the line of x:backward()), and
-// workspaces. The tracker sees memory that libtorch's allocators report to profilers: allocated and
-// freed by this thread while the tracker lives. It costs nothing when no tracker lives, otherwise a
-// walk over Lua's stack for each allocation.
+// workspaces. The tracker sees memory that libtorch's allocators report to profilers: allocated by
+// this thread while the tracker lives. It sees who frees it: on a CPU any thread, such as one of
+// Gloo that drops the last reference to a buffer; on a GPU this thread. It costs nothing when no
+// tracker lives, otherwise a walk over Lua's stack for each allocation.
 //
 // Trackers may nest. A trace (driver/watching/trace.h) and a tracker cannot run together, because
 // libtorch has one place per thread for an observer. Thread: construct and destroy trackers, the
@@ -65,14 +66,19 @@ class MemoryTracker {
 
   MemoryByLine Report() const;
 
+  // Forgets earlier peaks: the peak is that from here on.
+  void ResetPeak();
+
   // Returns the points so far, in order.
   std::vector<MemoryPoint> Points() const;
 
  private:
   class Allocations;
+  class WatchedAllocator;
 
   std::shared_ptr<Allocations> allocations_;
   std::unique_ptr<c10::DebugInfoGuard> guard_;
+  bool is_on_cpu_;
 };
 
 }  // namespace lockstep::driver

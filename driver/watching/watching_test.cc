@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "ATen/Functions.h"
@@ -194,6 +195,37 @@ TEST(MemoryTracker, FreesOfOlderMemoryDoNotCount) {
   const MemoryByLine report = tracker.Report();
   EXPECT_EQ(report.peak_bytes, 0);
   EXPECT_EQ(report.held_bytes, 0);
+}
+
+TEST(MemoryTracker, AResetPeakIsThatFromHereOn) {
+  std::string place = "before";
+  MemoryTracker tracker(at::kCPU, [&] { return place; });
+  const at::Tensor kept = at::empty({1 << 8});
+  at::empty({1 << 12});
+  place = "after";
+
+  tracker.ResetPeak();
+
+  EXPECT_EQ(tracker.Report().peak_bytes, 4 << 8);
+  at::empty({1 << 10});
+  const MemoryByLine report = tracker.Report();
+  EXPECT_EQ(report.peak_bytes, (4 << 8) + (4 << 10));
+  ASSERT_EQ(report.peak.size(), 2u);
+  EXPECT_EQ(report.peak[0].place, "after");
+}
+
+TEST(MemoryTracker, FreesOfOtherThreadsCount) {
+  const MemoryTracker outer(at::kCPU, [] { return "outer"; });
+  const MemoryTracker tracker(
+      at::kCPU, [] { return "here"; }, /*keeps_points=*/true);
+  at::Tensor x = at::empty({1 << 12});
+
+  std::thread([&] { x.reset(); }).join();
+
+  EXPECT_EQ(tracker.Report().held_bytes, 0);
+  EXPECT_EQ(outer.Report().held_bytes, 0);
+  EXPECT_EQ(tracker.Report().peak_bytes, 4 << 12);
+  ASSERT_EQ(tracker.Points().size(), 2u);
 }
 
 TEST(MemoryTracker, ThePeakIsThatOfTheHighestMomentNotOfTheLast) {

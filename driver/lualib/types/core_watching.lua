@@ -35,6 +35,9 @@ local Tracker = {}
 ---@return lockstep.MemoryByLine # since it was made
 function Tracker:report() end
 
+--- Forgets earlier peaks: peak_bytes is that from here on.
+function Tracker:reset_peak() end
+
 ---@class lockstep.core.watching.Costs
 local Costs = {}
 

@@ -258,6 +258,12 @@ int TrackerReport(lua_State* state) {
   return PushReport(state, ReadObject<Tracker>(state, 1, "memory tracker")->Report());
 }
 
+// reset_peak(tracker)
+int ResetPeak(lua_State* state) {
+  ReadObject<Tracker>(state, 1, "memory tracker")->ResetPeak();
+  return 0;
+}
+
 // --- Traces --------------------------------------------------------------------------------------
 
 // span(name, fn, ...) -> fn's results
@@ -309,7 +315,7 @@ int OpenWatching(lua_State* state) {
   RegisterObject<driver::EventFile>(state, {{"write", WriteEvent}, {"write_text", WriteText}});
   RegisterObject<Counter>(state, {{"total", CounterTotal}, {"by_operator", CounterByOperator}});
   RegisterObject<Costs>(state, {{"stop", StopCosts}, {"report", ReportCosts}});
-  RegisterObject<Tracker>(state, {{"report", TrackerReport}});
+  RegisterObject<Tracker>(state, {{"report", TrackerReport}, {"reset_peak", ResetPeak}});
   RegisterObject<TracePointer>(state, {{"begin_step", BeginStep}, {"stop", StopTrace}});
   lua_newtable(state);
   SetFunctions(state, {{"event_file", NewEventFile},

@@ -12,7 +12,7 @@
 local M = {}
 
 local TILE = 1024 -- tokens whose scores the loss holds at a time
-local SCORE_BYTES = 12 -- of a score: bfloat16, float32, and gradients of both
+local NO_SCRATCH = {}
 
 ---@class sharding.Device
 ---@field flops number dense bfloat16 FLOP/s
@@ -40,6 +40,8 @@ local SCORE_BYTES = 12 -- of a score: bfloat16, float32, and gradients of both
 ---@field master_bytes integer? of a master, its gradient and each moment: 4 unless given
 ---@field reduce_bytes integer? of a whole gradient: 4 unless given
 ---@field replicas boolean? no weights are shared out
+---@field ring boolean? attention over cp is a ring; default: all-to-all where cp divides the heads
+---@field scratch {loss: number?, mlp: number?, attention: number?}? bytes that the device's kernels take while they run
 ---@field sequence boolean? tokens between layers are divided over tp; default: where the model can
 
 --- Returns the seconds of a collective among `size` ranks that are `stride` apart, in which each rank sends `bytes`.
@@ -147,6 +149,9 @@ local function in_flight(c, stage)
   return math.min(c.micro_batches * c.chunks, parts) / c.chunks
 end
 
+--- Returns the tokens of the loss's largest tile.
+local function tile_of(tokens) return math.ceil(tokens / math.max(1, math.ceil(tokens / TILE))) end
+
 --- The bytes that a rank of a stage holds.
 ---@class sharding.Memory
 ---@field masters number float32 weights; of replicas all of them
@@ -155,28 +160,55 @@ end
 ---@field gathered number weights in bfloat16 for the computation
 ---@field buffers number whole gradients, and what travels
 ---@field activations number kept for backward
----@field workspace number of backward and of the loss, beyond what is kept
+---@field workspace number of backward or of the loss, beyond what is kept
+---@field late number of the gradients: those that come while backward frees the activations
 
---- Returns the bytes that are kept for backward, and those that backward and the loss take besides.
+--- Returns the bytes that are kept for backward, and those that the step's highest moment takes besides. Three
+--- moments compete. The loss holds the scores of a tile. The backward of the last MLP holds the gradients of its gate,
+--- its up-projection and their product. The third is the backward of the last attention.
 local function activation_bytes(shape, seq_len, c, stage)
-  local hidden, tokens = shape.hidden, seq_len * c.sequences / c.cp
+  local hidden, tokens, w = shape.hidden, seq_len * c.sequences / c.cp, c.weight_bytes or 2
   local divides = (c.sequence == nil and shape.sequence or c.sequence) and c.tp or 1
-  local kept, largest = 0, 0
+  local scratch = c.scratch or NO_SCRATCH
+  -- All-to-all keeps the attention's result before and after it travels.
+  local travelling = c.cp > 1 and not c.ring and shape.heads % (c.tp * c.cp) == 0
+    and shape.heads * shape.head_dim / c.tp or 0
+  local layers, backward = 0, 0
   for kind = 1, #stage.counts do
-    local count = stage.counts[kind]
-    local one = shape.kinds[kind].kept
-    local elements = own(shape, c, one.split, one.kv) + one.whole + one.tokens / divides
-    if count > 0 then largest = math.max(largest, elements) end
-    kept = kept + count * (c.checkpoint and hidden / divides or elements)
+    local count, one = stage.counts[kind], shape.kinds[kind]
+    local whole = own(shape, c, one.kept.split, one.kept.kv) + one.kept.whole + one.kept.tokens / divides
+      + travelling
+    layers = layers + count * (c.checkpoint and hidden / divides or whole)
+    if count > 0 then
+      local again = c.checkpoint and whole - hidden / divides or 0
+      for _, moment in ipairs(one.moments) do
+        local elements = own(shape, c, moment.split, moment.kv) + moment.whole + moment.tokens / divides
+        local bytes = w * tokens * (again + elements) + (scratch[moment.kernel] or 0)
+        if moment.kernel ~= "exchange" or c.ep > 1 then backward = math.max(backward, bytes) end
+      end
+    end
   end
-  local total = kept * in_flight(c, stage.stage) + 2 * shape.head_dim -- cos and sin
-  if stage.is_last then total = total + 3 * hidden end -- the final norm, and the gradient of its result
-  -- Backward holds the gradients of an MLP, and with checkpoint a layer that was computed again.
-  local workspace = largest / 2 + (c.checkpoint and largest or 0)
-  local scores = stage.is_last
-    and SCORE_BYTES * math.min(TILE, tokens) * math.ceil(shape.vocab_size / c.tp) or 0
-  local bytes = c.weight_bytes or 2
-  return bytes * tokens * total, bytes * tokens * workspace + scores
+  layers = w * tokens * (layers * in_flight(c, stage.stage) + 2 * shape.head_dim) -- and cos and sin
+  if c.pp > 1 then
+    -- The results that were sent, for their backward, and two messages that arrive early.
+    local results = (stage.is_last and c.chunks == 1) and 0 or in_flight(c, stage.stage) * c.chunks
+    local arriving = (stage.is_first and c.chunks == 1) and 0 or 2
+    layers = layers + w * tokens * hidden / divides * (results + arriving)
+  end
+  if not stage.is_last then return layers, backward end
+  -- The final norm keeps its input. Its result, and the scores of a tile, are there until backward has left the loss.
+  local losses = c.pp > 1 and c.order == "all_forwards_first" and c.micro_batches or 1
+  local inputs = losses * w * tokens * (hidden + hidden / divides)
+  local scores = tile_of(tokens) * math.ceil(shape.vocab_size / c.tp)
+  if c.tp > 1 then
+    -- Each part of the vocabulary: scores, their distances to the largest, exponentials, and two gradients, in float32.
+    local loss = (w < 4 and w + 20 or 20) * scores
+    return layers + inputs, math.max(loss, backward - inputs)
+  end
+  -- The loss computes its gradients of the head and of its input at once, in the memory of the scores.
+  local head = losses * shape.vocab_size * hidden * w
+  local loss = w * tokens * hidden + (w < 4 and w + 4 or w) * scores + (scratch.loss or 0)
+  return layers + inputs + head, math.max(loss, backward - inputs - head)
 end
 
 --- Returns what a rank of a stage holds at the most, by kind.
@@ -191,27 +223,44 @@ function M.parts(shape, seq_len, c, stage)
   local share = dense / ranks + experts / (c.replicas and 1 or ranks / c.ep)
   local shared = dense + (has_own_experts(c) and 0 or experts)
   local m, w, r = c.master_bytes or 4, c.weight_bytes or 2, c.reduce_bytes or 4
-  local parts = { masters = m * share, gradients = m * share, moments = 2 * m * share, gathered = 0, buffers = 0 }
-  if c.replicas then -- nothing is gathered
-    parts.gathered = 0
-  elseif c.reshard then
-    -- The unit in use and the next one; one unit's gradients, and as much again while they travel.
-    parts.gathered, parts.buffers = w * (2 * largest + root), 2 * r * (largest + root)
+  local several = c.micro_batches > 1
+  -- For weights of 2 bytes AdamW keeps masters and moments in float32.
+  local parts = { masters = (m < 4 and m + 4 or m) * share, gradients = m * share, moments = 2 * math.max(m, 4) * share,
+    gathered = 0, buffers = 0 }
+  local is_late = not several
+  if c.replicas then
+    -- c10d's reducer keeps the gradients in its buckets, and those of earlier micro-batches besides. A pipeline and
+    -- ep have no reducer.
+    local has_reducer = c.pp == 1 and c.ep == 1
+    if has_reducer then parts.buffers, is_late = several and m * share or 0, false end
+    if c.pp > 1 and in_flight(c, stage.stage) >= c.micro_batches then is_late = true end
+  elseif ranks == 1 then
+    -- The masters are the weights, and whole gradients are those of the masters, where the dtypes are the same.
+    parts.gathered = w < m and w * shared or 0
+    if several and r ~= m then parts.buffers, is_late = r * shared, true end
   else
-    parts.gathered = w * shared
-    -- Whole gradients of several micro-batches, and a copy of one unit's and of the root's while they travel.
-    parts.buffers = c.micro_batches > 1 and r * (shared + largest + root) or 2 * r * (largest + root)
+    -- While they travel, one unit's gradients and the root's have a copy. The unit's takes the memory of freed weights,
+    -- where that is enough.
+    local copies = r * (root + (r > w and largest or 0))
+    if c.reshard then -- the unit in use and the next one, and one unit's gradients
+      parts.gathered, parts.buffers = w * (2 * largest + root), r * (largest + root) + copies
+    else
+      parts.gathered, parts.buffers = w * shared, r * (several and shared or largest + root) + copies
+    end
+    is_late = not (c.reshard and several)
   end
+  -- Late gradients do not add up with the activations. Gradients of a rank's own experts add up where they are.
+  parts.late = is_late and parts.gradients - (several and has_own_experts(c) and m * experts or 0) or 0
   parts.activations, parts.workspace = activation_bytes(shape, seq_len, c, stage)
   return parts
 end
 
---- Returns the sum of what a rank holds.
+--- Returns the most bytes that a rank holds at a time. Gradients that come as activations go do not add up with them.
 ---@param parts sharding.Memory
 ---@return number
 function M.total(parts)
-  return parts.masters + parts.gradients + parts.moments + parts.gathered + parts.buffers + parts.activations
-    + parts.workspace
+  return parts.masters + parts.moments + parts.gathered + parts.buffers + parts.gradients - parts.late
+    + math.max(parts.late, parts.activations + parts.workspace)
 end
 
 --- Returns what is not hidden of the collectives of fully_shard: in each micro-batch, and in each step.

@@ -32,7 +32,7 @@ local function tokens_of(o) return o.tokens or 256 end
 local function candidate_of(grid, o)
   return { tp = grid.tp, cp = grid.cp, ep = grid.ep, pp = grid.pp, dp = grid.dp, chunks = 1, sequences = 1,
     micro_batches = MICRO_BATCHES, checkpoint = o.checkpoint or false, reshard = o.reshard or false,
-    sequence = o.sequence or false }
+    sequence = o.sequence or false, ring = o.cp == "ring" }
 end
 
 --- Returns the formula's bytes of this rank after a step; after a forward pass without gradients; of one unit's

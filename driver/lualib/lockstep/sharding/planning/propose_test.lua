@@ -136,10 +136,10 @@ t.test("TpDividesWhatThePlanDivides", function()
   local whole = 65 * 4096 -- the norms
   local own = (8030261248 - whole) / 4 + whole
 
-  local bytes = parameter_bytes(shape, candidate { tp = 4, micro_batches = 1 }, stage)
+  local bytes = parameter_bytes(shape, candidate { tp = 4, dp = 2, micro_batches = 1 }, stage)
 
   local layer, root = (4096 * (4096 * 2.5 + 3 * 14336)) / 4 + 2 * 4096, 2 * 128256 * 4096 / 4 + 4096
-  t.equal(bytes, 18 * own + 8 * (layer + root))
+  t.equal(bytes, 10 * own + 8 * (layer + root))
 end)
 
 t.test("RanksBeyondTheHeadsHoldCopiesOfKeysAndValues", function()
@@ -148,11 +148,38 @@ t.test("RanksBeyondTheHeadsHoldCopiesOfKeysAndValues", function()
   local stage = shapes.stages(shape, 1, 1)[1]
   local norms, kv = 65 * 4096, 32 * 2 * 4096 * 256
 
-  local bytes = parameter_bytes(shape, candidate { tp = 8, micro_batches = 2 }, stage)
+  local bytes = parameter_bytes(shape, candidate { tp = 8, dp = 2, micro_batches = 2 }, stage)
 
   local all = (shape.parameters - norms - kv) / 8 + kv / 2 + norms
   local layer = (all - 2 * 128256 * 4096 / 8 - 4096) / 32
-  t.equal(bytes, 22 * all + 4 * (layer + 2 * 128256 * 4096 / 8 + 4096))
+  t.equal(bytes, 14 * all + 4 * (layer + 2 * 128256 * 4096 / 8 + 4096))
+end)
+
+t.test("ARankOfItsOwnGathersNothing", function()
+  local shape = shapes.of(LLAMA_8B)
+  local stage = shapes.stages(shape, 1, 1)[1]
+
+  t.equal(parameter_bytes(shape, candidate {}, stage), 18 * shape.parameters) -- weights in bfloat16 besides
+  t.equal(parameter_bytes(shape, candidate { weight_bytes = 4 }, stage), 16 * shape.parameters)
+end)
+
+t.test("ReplicasKeepBucketsAndEarlierGradients", function()
+  local shape = shapes.of(LLAMA_8B)
+  local stage = shapes.stages(shape, 1, 1)[1]
+  local function bytes(more) return parameter_bytes(shape, candidate(plain.copy(more, { replicas = true })), stage) end
+
+  t.equal(bytes { dp = 2 }, 20 * shape.parameters)
+  t.equal(bytes { dp = 2, micro_batches = 1 }, 16 * shape.parameters)
+  -- AdamW makes masters of weights in bfloat16: 2 + 4, gradients and buckets 2 + 2, moments 8.
+  t.equal(bytes { dp = 2, master_bytes = 2 }, 18 * shape.parameters)
+end)
+
+t.test("LateGradientsDoNotAddUpWithActivations", function()
+  local parts = { masters = 1, moments = 2, gathered = 4, buffers = 8, gradients = 100, late = 80, activations = 60,
+    workspace = 30 }
+
+  t.equal(cost.total(parts), 15 + 20 + 90)
+  t.equal(cost.total(plain.copy(parts, { activations = 10 })), 15 + 20 + 80)
 end)
 
 t.test("ExpertsAreSharedOutOverTheirOwnDp", function()
@@ -178,7 +205,9 @@ t.test("StagesKeepAsManyMicroBatchesAsTheirOrder", function()
     local layer = shape.kinds[1].kept
     local elements = 8 * (layer.split + layer.kv + layer.tokens + layer.whole)
     local single = activation_bytes(shape, 4096, candidate { pp = 4 }, none)
-    return 1 + (activation_bytes(shape, 4096, c, one) - single) / (2 * 4096 * elements)
+    -- Each micro-batch also keeps the result of each chunk.
+    local more = (activation_bytes(shape, 4096, c, one) - single) / (2 * 4096)
+    return (more + elements + 4096) / (elements + chunks * 4096)
   end
 
   for stage = 0, 3 do t.near(kept(stage, 1, 8), 4 - stage, 1e-9) end
@@ -202,8 +231,8 @@ t.test("TiedEmbeddingsLieOnTheFirstStageAndTheLast", function()
   local first, last = stages[1].counts[1], stages[2].counts[1] -- fewer layers with the head
   t.equal({ first, last }, { 17, 15 })
 
-  t.equal(parameter_bytes(shape, c, stages[1]), 18 * (first * layer + table_of) + 8 * (layer + table_of))
-  t.equal(parameter_bytes(shape, c, stages[2]), 18 * (last * layer + table_of + norm) + 8 * (layer + table_of + norm))
+  t.equal(parameter_bytes(shape, c, stages[1]), 18 * (first * layer + table_of))
+  t.equal(parameter_bytes(shape, c, stages[2]), 18 * (last * layer + table_of + norm))
 end)
 
 -- Time ------------------------------------------------------------------------------------------------------

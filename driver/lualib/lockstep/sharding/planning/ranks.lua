@@ -37,7 +37,8 @@ local function candidate_of(one, micro_batches)
   return { tp = grid.tp, cp = grid.cp, ep = grid.ep, pp = grid.pp, dp = grid.dp / grid.replicas, chunks = o.chunks,
     sequences = 1, micro_batches = micro_batches, checkpoint = o.checkpoint ~= nil,
     reshard = shards and grid.pp == 1 and shards.reshard_after_forward ~= false, replicas = not shards,
-    sequence = o.sequence, order = o.order, weight_bytes = weight, master_bytes = size_of(one.dtype),
+    sequence = o.sequence, order = o.order, ring = o.cp == "ring", weight_bytes = weight,
+    master_bytes = size_of(one.dtype),
     reduce_bytes = shards and shards.reduce_dtype and size_of(shards.reduce_dtype) or weight }
 end
 

@@ -10,6 +10,14 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
+--- Elements of a token that a moment of backward holds, and the kernel that runs then.
+---@class sharding.Moment
+---@field kernel "mlp"|"attention"|"exchange"
+---@field split number
+---@field kv number
+---@field whole number
+---@field tokens number
+
 --- Layers of one kind: those with parameters of the same shapes and the same window.
 ---@class sharding.LayerKind
 ---@field split integer parameters that tensor parallelism divides
@@ -25,6 +33,7 @@ local M = {}
 ---@field width integer of the MLP, or of an expert
 ---@field window integer|false
 ---@field kept {split: number, kv: number, tokens: number, whole: number} elements of a token for backward; see kept_of
+---@field moments sharding.Moment[] of backward
 
 ---@class sharding.ModelShape
 ---@field model models.CausalLM on "meta"
@@ -120,6 +129,36 @@ local function kept_of(shape, kind)
   return kept
 end
 
+--- Returns what backward holds of a token at the highest moments of a layer, without the layers before: see kept_of.
+---@param shape sharding.ModelShape
+---@param kind sharding.LayerKind
+---@return sharding.Moment[]
+local function moments_of(shape, kind)
+  local c = shape.model.settings
+  local q, kv = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
+  local mlp = { kernel = "mlp", split = 0, kv = 0, whole = 0, tokens = c.hidden_size }
+  if kind.per_token > 0 then
+    mlp.whole = kind.per_token * (2 * c.hidden_size + 2 * kind.width)
+  else
+    mlp.split = 2 * kind.width -- gradients of the product, of gate and of up; the product itself is freed
+  end
+  -- The values that the MLP kept are freed. The gradients are those of the layer, of the result, and of queries, keys
+  -- and values.
+  local attention = { kernel = "attention", split = 2 * q, kv = 2 * kv, whole = -c.hidden_size,
+    tokens = c.hidden_size * (1 - kind.norms + 1) }
+  if kind.per_token > 0 then
+    attention.whole = attention.whole - kind.per_token * (2 * c.hidden_size + 3 * kind.width)
+  else
+    attention.split = attention.split - 3 * kind.width
+  end
+  local moments = { mlp, attention }
+  if kind.per_token > 0 then
+    -- The last exchange of ep in forward: rows before and after each of both exchanges.
+    moments[3] = { kernel = "exchange", split = 0, kv = 0, whole = 4 * kind.per_token * c.hidden_size, tokens = 0 }
+  end
+  return moments
+end
+
 --- Returns the shape of a model.
 ---@param raw table<string, any> as config.json has it
 ---@return sharding.ModelShape
@@ -162,7 +201,7 @@ function M.of(raw)
       if p ~= decoder.embed_tokens.weight and p ~= head then shape.outside = shape.outside + p:numel() end
     end
   end
-  for _, kind in ipairs(shape.kinds) do kind.kept = kept_of(shape, kind) end
+  for _, kind in ipairs(shape.kinds) do kind.kept, kind.moments = kept_of(shape, kind), moments_of(shape, kind) end
   return shape
 end
 
