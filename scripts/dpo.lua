@@ -3,17 +3,18 @@
 --     ./run scripts/dpo.lua                                          # a small model learns to write words backwards
 --     ./run scripts/dpo.lua --set model=qwen --set data=pairs.jsonl  # LoRA: writes an adapter
 --
--- Each line of the file is {"prompt": [{"role": "user", "content": "..."}], "chosen": [{"role": "assistant",
--- "content": "..."}], "rejected": [...]}, and may have "tools"; strings, pairs without a prompt and ShareGPT's
--- are read, too: see docs/chat.md. `data` may also be the name of a data set in the Hub's cache. Every message of the
--- assistant behind the prompt is scored. Pairs without a difference are skipped and listed. Pairs longer than seq_len
--- are an error, or skipped, too, with --set on_cut=drop. Log-probabilities under the model as it began are computed
--- once, and kept in the run's folder; orpo, cpo and simpo need none.
+-- Each line of the file is {"prompt": [{"role": "user", "content": "..."}], "chosen": [{"role": "assistant", "content":
+-- "..."}], "rejected": [...]}, and may have "tools"; strings, pairs without a prompt and ShareGPT's are read, too: see
+-- docs/chat.md. `data` may also be the name of a data set in the Hub's cache. A prompt may have pictures: {"type":
+-- "image", "path": "cat.png"}, or columns `images` or `image` as TRL has them. Every message of the assistant behind
+-- the prompt is scored. Pairs without a difference are skipped and listed. Pairs longer than seq_len are an error, or
+-- skipped, too, with --set on_cut=drop. Log-probabilities under the model as it began are computed once, and kept in
+-- the run's folder; orpo, cpo and simpo need none.
 
-local batching = require "lockstep.batching"
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
 local files = require "lockstep.files"
+local images = require "lockstep.images"
 local log = require "lockstep.log"
 local lora = require "lockstep.lora"
 local losses = require "lockstep.losses"
@@ -54,45 +55,40 @@ if dir == "" then
 end
 if path == "" then path = require("reverse_words").write_preferences(run.dir .. "/preferences.jsonl", 4000) end
 
+local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore })
+local process = net.visual and images.processor(dir) or nil -- of models with pictures
+
 -- Pairs as samples for batching: the chosen conversation, then the rejected one. Lists those that are skipped.
 local source = data.conversations(path, { kind = "preference", roles = config.roles, split = config.split })
 local samples, found = losses.pairs.read(source, text.chat(dir), { tokenizer = text.tokenizer(dir),
-  seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut })
+  seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut, processor = process })
 if #samples == 0 then error(path .. " has no pair to learn from", 0) end
 
-local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore })
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 if config.neftune ~= 0 then nn.neftune(net, net:decoder().embed_tokens, { alpha = config.neftune }) end
-local model = sharding.parallel(net, config.parallel)
-local grid = sharding.grid { tp = config.parallel.tp }
-
--- Deals pairs out to the rows of dp. Every row gets equally many micro-batches.
-local function deal(pairs_of_step)
-  local row = grid:rank "dp"
-  local batches, report = batching.prepare { samples = pairs_of_step, seq_len = config.seq_len, rank = row,
-    ranks = grid.dp }
-  return batches[row + 1], report
-end
+-- A step without pictures leaves the vision tower out, on every rank alike.
+local model = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = process ~= nil } })
+local dealing = { seq_len = config.seq_len, grid = sharding.grid { tp = config.parallel.tp } }
 
 local function score(batch) return losses.pairs.score(model, batch, config.loss.variant) end
 
 -- Returns both log-probabilities of each pair. Called before run:resume, it takes the weights as they began.
 local function reference_of_all()
-  local file, batches, report = run.dir .. "/reference.safetensors", deal(samples)
-  local note = { made_from = table.concat({ dir, config.loss.variant, report.tokens, report.loss_tokens,
+  local file = run.dir .. "/reference.safetensors"
+  local note = { made_from = table.concat({ dir, config.loss.variant, found.tokens, found.loss_tokens,
     files.checksum_of(found.ids) }, " ") }
   local ok, kept, of = pcall(data.safetensors, file)
   if dist.all_gather_object(ok and of.made_from == note.made_from)[1] then return kept.log_probs end
   local log_probs = torch.zeros { #samples, 2 }
   model:eval()
   torch.no_grad(function()
-    for _, batch in ipairs(batches) do
-      local rows, scores = torch.tensor(batch.samples, { dtype = torch.int64 }) - 1, score(batch)
+    for batch, before in losses.each(samples, config.pairs_per_step, dealing) do
+      local rows, scores = torch.tensor(batch.samples, { dtype = torch.int64 }) + (before - 1), score(batch)
       if not batch.padding then log_probs:index_copy_(0, rows, scores:to("cpu", torch.float32)) end
     end
   end)
   model:train()
-  dist.all_reduce(log_probs, "sum", { group = grid:group "dp" })
+  dist.all_reduce(log_probs, "sum", { group = dealing.grid:group "dp" })
   if dist.rank() == 0 then data.save_safetensors(file, { log_probs = log_probs }, { metadata = note }) end
   dist.barrier()
   return log_probs
@@ -114,7 +110,7 @@ run:resume()
 local function draw()
   local drawn = {}
   for i = 1, config.pairs_per_step do drawn[i] = loader() end
-  return deal(drawn)
+  return losses.deal(drawn, dealing)
 end
 local function loss_of(batch)
   local scores, means = score(batch)
@@ -136,10 +132,8 @@ log.curve("loss.svg", { "loss", "accuracy" }, { title = "dpo" })
 
 -- The share of held-out pairs whose chosen answer has gained on the rejected one.
 if #held_out > 0 then
-  local pairs_left = {}
-  for i = 1, #held_out do pairs_left[i] = held_out[i] end
-  local batches = deal(pairs_left)
-  log.record("held out", { accuracy = sharding.evaluate(model, function() return table.remove(batches) end, function(b)
+  local batches = losses.each(held_out, config.pairs_per_step, dealing)
+  log.record("held out", { accuracy = sharding.evaluate(model, batches, function(b)
     local _, count, right = loss_of(b)
     return right, count
   end) })

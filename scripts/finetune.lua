@@ -11,9 +11,9 @@
 -- A line of the file is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}], "tools": [...]};
 -- ShareGPT, Alpaca, {"prompt": ..., "completion": ...} and {"text": ...} are read, too: see docs/chat.md. `data` may be
 -- the name of a data set in the Hub's cache. The model learns what the assistant says. A picture in a content is
--- {"type": "image", "path": "cat.png"}. Before step 0 the run lists samples that seq_len cuts or that teach nothing;
--- a cut is an error unless --set on_cut allows it. Held-out conversations show their loss, and the share of exact
--- answers.
+-- {"type": "image", "path": "cat.png"}, or is in a column `images` or `image`. Before step 0 the run lists samples that
+-- seq_len cuts or that teach nothing; a cut is an error unless --set on_cut allows it. Held-out conversations show
+-- their loss, and the share of exact answers.
 
 local batching = require "lockstep.batching"
 local data = require "lockstep.data"
@@ -100,9 +100,8 @@ local optimizer = optim[config.optimizer](model:parameters(), { lr = lr, weight_
 local source = data.conversations(config.data == "" and instructions.conversations() or config.data,
   { kind = "conversation", roles = config.roles, split = config.split })
 local train, held_out = data.split(source, { held_out = config.held_out, seed = config.seed })
-local folder = config.data:match("^(.*)/") or "." -- of relative paths of pictures
 local function encode_sample(sample, is_prompt)
-  return chat:encode_sample(sample, { generation_prompt = is_prompt, processor = process, folder = folder,
+  return chat:encode_sample(sample, { generation_prompt = is_prompt, processor = process, folder = source.folder,
     renderer = config.renderer, roles = config.roles })
 end
 local reads = source:show { encode = encode_sample, tokenizer = tokenizer }

@@ -5,12 +5,13 @@
 --
 -- Each line of the file is {"prompt": [{"role": "user", "content": "..."}], "completion": [{"role": "assistant",
 -- "content": "..."}], "label": true}; strings, messages with a label, and the pairs of dpo.lua are read, too: see
--- docs/scripts.md. The reference is the model without its adapter, or with lora.r=0 a second copy of the model. Answers
--- that are longer than seq_len with their prompt are an error, or skipped and listed with --set on_cut=drop.
+-- docs/scripts.md. Prompts may have pictures, as for dpo.lua. The reference is the model without its adapter, or with
+-- lora.r=0 a second copy of the model. Answers that are longer than seq_len with their prompt are an error, or skipped
+-- and listed with --set on_cut=drop.
 
-local batching = require "lockstep.batching"
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
+local images = require "lockstep.images"
 local log = require "lockstep.log"
 local lora = require "lockstep.lora"
 local losses = require "lockstep.losses"
@@ -49,15 +50,17 @@ if dir == "" then
 end
 if path == "" then path = require("reverse_words").write_preferences(run.dir .. "/preferences.jsonl", 4000) end
 
-local source = data.conversations(path, { roles = config.roles, split = config.split })
-local samples, found = losses.unpaired.read(source, text.chat(dir), { tokenizer = text.tokenizer(dir),
-  seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut,
-  desirable_weight = config.loss.desirable_weight, undesirable_weight = config.loss.undesirable_weight })
-if #samples == 0 then error(path .. " has no answer to learn from", 0) end
-local train, held_out = data.split(samples, { held_out = config.held_out, seed = config.seed })
-
 local loading = { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore }
 local net, frozen = models.load(dir, loading), nil
+local process = net.visual and images.processor(dir) or nil -- of models with pictures
+local source = data.conversations(path, { roles = config.roles, split = config.split })
+local samples, found = losses.unpaired.read(source, text.chat(dir), { tokenizer = text.tokenizer(dir),
+  seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut, processor = process,
+  desirable_weight = config.loss.desirable_weight, undesirable_weight = config.loss.undesirable_weight })
+if #samples == 0 then error(path .. " has no answer to learn from", 0) end
+local train, held_out = data.split(samples, { held_out = config.held_out, seed = config.seed,
+  groups = found.rows }) -- both answers of a pair on the same side
+
 if config.lora.r ~= 0 then
   log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora)))
 else
@@ -65,8 +68,9 @@ else
   frozen:eval()
 end
 if config.neftune ~= 0 then nn.neftune(net, net:decoder().embed_tokens, { alpha = config.neftune }) end
-local model = sharding.parallel(net, config.parallel)
-local grid = sharding.grid { tp = config.parallel.tp }
+-- A step without pictures leaves the vision tower out, on every rank alike.
+local model = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = process ~= nil } })
+local dealing = { seq_len = config.seq_len, grid = sharding.grid { tp = config.parallel.tp } }
 local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-5 or 1e-6)
 local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
 local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = #train,
@@ -76,16 +80,11 @@ local loader = data.loader { source = train, seed = config.seed, rank = 0, world
 run:state({ model = model, optimizer = optimizer, loader = loader }, { every = config.save_every, keep = 2 })
 run:resume()
 
--- Deals answers out to the rows of dp. Every row gets equally many micro-batches.
-local function deal(answers)
-  local row = grid:rank "dp"
-  return batching.prepare({ samples = answers, seq_len = config.seq_len, rank = row, ranks = grid.dp })[row + 1]
-end
 local function draw()
   local drawn = {}
   for i = 1, config.answers_per_step do drawn[i] = loader() end
   local others = losses.unpaired.mismatched(drawn, { seq_len = config.seq_len })
-  return deal(drawn), #others > 0 and deal(others) or {}, #others
+  return (losses.deal(drawn, dealing)), #others > 0 and losses.deal(others, dealing) or {}, #others
 end
 
 local function score(scorer, batch)
@@ -134,10 +133,8 @@ log.curve("loss.svg", { "loss", "accuracy" }, { title = "kto" })
 
 -- The share of held-out answers that became more probable if they are wanted, and less probable if not.
 if #held_out > 0 then
-  local answers = {}
-  for i = 1, #held_out do answers[i] = held_out[i] end
-  local batches = deal(answers)
-  log.record("held out", { accuracy = sharding.evaluate(model, function() return table.remove(batches) end, function(b)
+  local batches = losses.each(held_out, config.answers_per_step, dealing)
+  log.record("held out", { accuracy = sharding.evaluate(model, batches, function(b)
     local _, count, right = loss_of(b, 0)
     return right, count
   end) })

@@ -24,7 +24,7 @@ function M.new(dir, has_images, config, tools)
   if config.data == "" then error("the task questions needs --set data=FILE", 0) end
   local source = data.conversations(config.data, { kind = "prompt", split = config.split })
   local schemas = tools and text.tool_schemas(tools)
-  local folder, process = config.data:match "^(.*)/" or ".", has_images and images.processor(dir) or nil
+  local folder, process = source.folder, has_images and images.processor(dir) or nil
   local function encode(row)
     return chat:encode(row.messages, text.options(row, { generation_prompt = true, tools = schemas, folder = folder,
       processor = process }))

@@ -3,12 +3,13 @@
 --     ./run scripts/reward.lua                                          # words written backwards, and wrongly
 --     ./run scripts/reward.lua --set model=qwen --set data=pairs.jsonl  # all weights, and the head
 --
--- The file is one of scripts/dpo.lua. Each conversation is scored after its last token. The result is the folder of a
--- ...ForSequenceClassification, which transformers and models.load open. docs/scripts.md shows it as a reward of grpo.
+-- The file is one of scripts/dpo.lua, with or without pictures. Each conversation is scored after its last token. The
+-- result is the folder of a ...ForSequenceClassification, which models.load opens, and transformers where it has such a
+-- class. docs/scripts.md shows it as a reward of grpo.
 
-local batching = require "lockstep.batching"
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
+local images = require "lockstep.images"
 local log = require "lockstep.log"
 local lora = require "lockstep.lora"
 local losses = require "lockstep.losses"
@@ -45,20 +46,22 @@ if dir == "" then
 end
 if path == "" then path = require("reverse_words").write_preferences(run.dir .. "/preferences.jsonl", 4000) end
 
+local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore,
+  num_labels = 1 })
+local process = net.visual and images.processor(dir) or nil -- of models with pictures
 local source = data.conversations(path, { kind = "preference", roles = config.roles, split = config.split })
 local samples, found = losses.pairs.read(source, text.chat(dir), { tokenizer = text.tokenizer(dir),
-  seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut })
+  seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut, processor = process })
 if #samples == 0 then error(path .. " has no pair to learn from", 0) end
 local train, held_out = data.split(samples, { held_out = config.held_out, seed = config.seed })
 
-local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore,
-  num_labels = 1 })
 if config.lora.r ~= 0 then
   config.lora.modules_to_save = { "score" }
   log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora)))
 end
-local model = sharding.parallel(net, config.parallel)
-local grid = sharding.grid { tp = config.parallel.tp }
+-- A step without pictures leaves the vision tower out, on every rank alike.
+local model = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = process ~= nil } })
+local dealing = { seq_len = config.seq_len, grid = sharding.grid { tp = config.parallel.tp } }
 local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-4 or 1e-5)
 local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
 local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = #train,
@@ -68,18 +71,13 @@ local loader = data.loader { source = train, seed = config.seed, rank = 0, world
 run:state({ model = model, optimizer = optimizer, loader = loader }, { every = config.save_every, keep = 2 })
 run:resume()
 
--- Deals pairs out to the rows of dp. Every row gets equally many micro-batches.
-local function deal(pairs_of_step)
-  local row = grid:rank "dp"
-  return batching.prepare({ samples = pairs_of_step, seq_len = config.seq_len, rank = row, ranks = grid.dp })[row + 1]
-end
 local function draw()
   local drawn = {}
   for i = 1, config.pairs_per_step do drawn[i] = loader() end
-  return deal(drawn)
+  return losses.deal(drawn, dealing)
 end
 local function loss_of(batch)
-  local scores = model({ input_ids = batch.input_ids, seq_lens = batch.lengths:flatten():totable() }):view(-1, 2)
+  local scores = model(losses.pairs.batch(batch)):view(-1, 2)
   local sum, count, stats = losses.reward { chosen = scores:select(1, 0):to(torch.float32),
     rejected = scores:select(1, 1):to(torch.float32), center = config.center,
     mask = torch.full({ #batch.lengths }, batch.padding and 0 or 1) }
@@ -97,10 +95,8 @@ log.curve("loss.svg", { "loss", "accuracy" }, { title = "reward" })
 
 -- The share of held-out pairs whose chosen answer has the higher score.
 if #held_out > 0 then
-  local pairs_left = {}
-  for i = 1, #held_out do pairs_left[i] = held_out[i] end
-  local batches = deal(pairs_left)
-  log.record("held out", { accuracy = sharding.evaluate(model, function() return table.remove(batches) end, function(b)
+  local batches = losses.each(held_out, config.pairs_per_step, dealing)
+  log.record("held out", { accuracy = sharding.evaluate(model, batches, function(b)
     local _, count, right = loss_of(b)
     return right, count
   end) })

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -311,12 +312,14 @@ TEST(Kto, TheLossesAreThoseOfTrlsFormulaOnAnyNumberOfRanks) {
   EXPECT_GT(*std::max_element(kl.begin(), kl.end()), 0.1);
   EXPECT_GT(std::count(kl.begin() + 1, kl.end(), 0), 0);  // clamped
 
-  for (const int nproc : {1, 2}) {
-    SCOPED_TRACE(nproc);
+  const std::vector<std::pair<int, std::string>> grids = {
+      {1, "parallel.tp=1"}, {2, "parallel.tp=1"}, {2, "parallel.tp=2"}};
+  for (const auto& [nproc, parallel] : grids) {
+    SCOPED_TRACE(absl::StrCat(nproc, " ", parallel));
     const Folder folder;
     const Ended trained =
         RunOne(Train(folder, "kto.lua", nproc,
-                     {absl::StrCat("model=", reference.path(), "/model"),
+                     {parallel, absl::StrCat("model=", reference.path(), "/model"),
                       absl::StrCat("data=", reference.path(), "/answers.jsonl"), "steps=5",
                       "answers_per_step=7", "held_out=0", "lora.r=0", "lr=0.003",
                       "schedule=constant", "warmup_steps=0", "loss.beta=0.5",
@@ -333,6 +336,48 @@ TEST(Kto, KilledAndResumedItEndsWithTheSameBits) {
   ExpectSameBitsAfterAKill("kto.lua",
                            {"steps=8", "save_every=2", "answers_per_step=7", "held_out=8"}, "loss",
                            "out/result/adapter_model.safetensors");
+}
+
+// Two of three rows have a picture, in each form. A step has micro-batches with pictures and of
+// text.
+TEST(Preferences, PromptsWithPicturesHaveTheSameLossesOnAnyNumberOfRanks) {
+  const Folder made;
+  const Ended model = RunOne(Lockstep(
+      made, {"--nproc", "1", "--run-dir", "made", DataFile("tests/scripts/tiny_vision_model.lua"),
+             DataFile("driver/text/testdata/qwen2.json"), DataFile("driver/images/testdata"),
+             made.path()}));
+  ASSERT_EQ(model.exit_code, 0) << model.err;
+  // 11 of 12 pairs are learnt. kto.lua holds both answers of a pair out, and learns 22.
+  struct Case {
+    std::string script, per_step, parallel;
+    size_t steps;
+  };
+  const std::vector<Case> cases = {{"dpo.lua", "pairs_per_step=5", "parallel=data_parallel", 3},
+                                   {"reward.lua", "pairs_per_step=5", "parallel=fully_shard", 3},
+                                   {"kto.lua", "answers_per_step=11", "parallel.tp=2", 2}};
+  for (const auto& [script, per_step, parallel, steps] : cases) {
+    SCOPED_TRACE(script);
+    std::vector<double> losses;
+    for (const int nproc : {1, 2}) {
+      const Folder folder;
+      std::vector<std::string> settings = {absl::StrCat("model=", made.path(), "/model"),
+                                           absl::StrCat("data=", made.path(), "/pairs.jsonl"),
+                                           "epochs=1",
+                                           "held_out=1",
+                                           "lr=0.01",
+                                           "warmup_steps=0",
+                                           "seq_len=150",
+                                           per_step};
+      if (nproc == 2) settings.push_back(parallel);
+
+      const Ended ended = RunOne(Train(folder, script, nproc, settings));
+
+      ASSERT_EQ(ended.exit_code, 0) << ended.err;
+      if (nproc == 1) losses = Values(folder, "loss");
+      EXPECT_THAT(losses, SizeIs(steps));
+      EXPECT_THAT(Values(folder, "loss"), Pointwise(DoubleNear(1e-4), losses));
+    }
+  }
 }
 
 TEST(Reward, AModelComesToScoreTheChosenAnswersHigher) {

@@ -182,10 +182,15 @@ const std::unordered_map<std::string, Formula>& Formulas() {
       {"aten::_flash_attention_forward", PackedAttention<0, 3, ForwardOfPair>},
       // (query, key, value, bias, cu_seqlens_q, cu_seqlens_k, ...)
       {"aten::_efficient_attention_forward", PackedAttention<0, 4, ForwardOfPair>},
+      // (query, key, value, attn_bias, cum_seq_q, cum_seq_k, ...)
+      {"aten::_cudnn_attention_forward", PackedAttention<0, 4, ForwardOfPair>},
       // (grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, ...)
       {"aten::_flash_attention_backward", PackedAttention<1, 6, BackwardOfPair>},
       // (grad_out, query, key, value, bias, out, cu_seqlens_q, cu_seqlens_k, ...)
       {"aten::_efficient_attention_backward", PackedAttention<1, 6, BackwardOfPair>},
+      // (grad_out, query, key, value, out, logsumexp, philox_seed, philox_offset, attn_bias,
+      // cum_seq_q, cum_seq_k, ...)
+      {"aten::_cudnn_attention_backward", PackedAttention<1, 9, BackwardOfPair>},
   };
   return *kFormulas;
 }

@@ -129,6 +129,22 @@ TEST(FlopCounter, PackedAttentionCountsThePairsOfEachSequence) {
       c10::Error);
   EXPECT_EQ(forward.total(), (3 * 3 + 4 * 4) * 2 * 2 * (4 + 4));
 
+  const FlopCounter cudnn;
+  EXPECT_THROW(at::_cudnn_attention_forward(packed, packed, packed, {}, ends, ends, 4, 4, true),
+               c10::Error);
+  EXPECT_EQ(cudnn.total(), (3 * 3 + 4 * 4) * 2 * 2 * (4 + 4));
+
+  const FlopCounter backward;
+  EXPECT_THROW(at::_flash_attention_backward(packed, packed, packed, packed, packed, packed, ends,
+                                             ends, 4, 4, 0.0, true, ends, ends),
+               c10::Error);
+  const FlopCounter cudnn_backward;
+  EXPECT_THROW(at::_cudnn_attention_backward(packed, packed, packed, packed, packed, packed, packed,
+                                             packed, packed, ends, ends, 4, 4, 0.0, true),
+               c10::Error);
+  EXPECT_GT(cudnn_backward.total(), 0);
+  EXPECT_EQ(backward.total(), 2 * cudnn_backward.total());  // of both calls
+
   const FlopCounter unpacked;
   EXPECT_THROW(at::_flash_attention_forward(dense, dense, dense, {}, {}, 3, 3, 0.0, true, false),
                c10::Error);

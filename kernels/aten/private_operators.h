@@ -30,6 +30,53 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> AtenFlashAttentionBackward(
     const at::Tensor& y, const at::Tensor& logsumexp, double dropout, bool causal,
     const std::optional<at::Tensor>& mask, std::optional<double> scale);
 
+// --- Attention on NVIDIA GPUs. Autograd records these calls, unless it says otherwise.
+
+// Sequences that lie one after the other: q [tokens, heads, dim], k and v [tokens, kv_heads, dim].
+struct PackedSequences {
+  at::Tensor ends;      // int32 on the device: 0, and where each sequence ends
+  int64_t longest = 0;  // tokens
+  bool causal = true;
+  std::optional<double> scale;
+  std::optional<int64_t>
+      window;  // a token sees itself and window - 1 before, and after if not causal
+};
+
+// FlashAttention-2. Returns [tokens, heads, dim] and logsumexp [heads, tokens], float32.
+std::tuple<at::Tensor, at::Tensor> FlashForward(const at::Tensor& q, const at::Tensor& k,
+                                                const at::Tensor& v, const PackedSequences& s);
+
+// Returns the gradients of q, k and v. Autograd does not record it.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> FlashBackward(
+    const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+    const at::Tensor& y, const at::Tensor& logsumexp, const PackedSequences& s);
+
+// cuDNN. Returns [tokens, heads, value_dim]. The window must be empty.
+at::Tensor CudnnAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const PackedSequences& s, bool needs_gradient);
+
+// The same for a batch: q [batch, heads, tokens, dim], k and v [batch, kv_heads, tokens, dim].
+at::Tensor CudnnAttentionOfBatch(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                 bool causal, std::optional<double> scale, bool needs_gradient);
+
+// Memory-efficient attention. k and v have as many heads as q. The window must be empty: autograd
+// would forget it.
+at::Tensor EfficientAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                              const PackedSequences& s, bool needs_gradient);
+
+// The same for a batch: q, k and v [batch, heads, tokens, dim].
+at::Tensor EfficientAttentionOfBatch(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                     bool causal, std::optional<double> scale, bool needs_gradient);
+
+// Attention of new tokens to all keys, without gradients: q [batch, heads, queries, dim], k and v
+// [batch, heads, keys, dim].
+at::Tensor FlashAttentionToCache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
+
+// The same. `mask` [batch, heads, queries, keys] of q's dtype is added to the scores; its rows
+// begin at multiples of 16 bytes.
+at::Tensor EfficientAttentionToCache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                     const std::optional<at::Tensor>& mask);
+
 // Returns the product of two matrices of float8 numbers, times factors: one for each matrix, or for
 // each row of `a` [m, 1] and each column of `b` [1, n]. `fast`: a GPU adds up in less than float32.
 //   a: [m, k], contiguous; b: [k, n], column-major. k and n are multiples of 16.

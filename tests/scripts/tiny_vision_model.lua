@@ -1,5 +1,5 @@
--- Writes what finetune.lua and chat.lua take: a small model of pictures and text with random weights, a tokenizer, a
--- chat template and a processor; and a file of conversations about four pictures.
+-- Writes what finetune.lua, dpo.lua and chat.lua take: a small model of pictures and text with random weights, a
+-- tokenizer, a chat template and a processor; and files of conversations and of preferences about four pictures.
 --
 -- lockstep tiny_vision_model.lua TOKENIZER PICTURES FOLDER: the names of the pictures are paths in PICTURES.
 
@@ -39,8 +39,9 @@ core.write_file(dir .. "/chat_template.jinja", { "{% for m in messages %}<|im_st
   .. "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}"
   .. "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}" })
 
+local NAMES = { "jpeg_420.jpg", "png_grey_alpha.png", "webp_lossy.webp", "png_palette4.png" }
 local lines = {}
-for i, name in ipairs { "jpeg_420.jpg", "png_grey_alpha.png", "webp_lossy.webp", "png_palette4.png" } do
+for i, name in ipairs(NAMES) do
   lines[i] = core.json_encode { messages = {
     { role = "user", content = {
       { type = "image", path = pictures .. "/" .. name }, { type = "text", text = "Which picture?" } } },
@@ -51,3 +52,22 @@ lines[5] = core.json_encode { messages = { { role = "user", content = "Which pic
   { role = "assistant", content = "None." } } }
 local text = table.concat(lines, "\n") .. "\n"
 core.write_file(folder .. "/pictures.jsonl", { text:rep(8) }) -- so that what is held out is trained on, too
+
+-- The forms of a picture: a column with a place in the prompt, one without, a path in the prompt.
+local ANSWERS, pairs_of_answers = { "The first.", "The second.", "The third.", "The fourth." }, {}
+local words = { type = "text", text = "Which picture?" }
+for i = 1, 12 do
+  local number = 1 + i % 4
+  local path = pictures .. "/" .. NAMES[number]
+  local row = { chosen = ANSWERS[number], rejected = ANSWERS[1 + (i + 1 + i % 3) % 4] }
+  if i % 3 == 0 then
+    row.images, row.prompt = { path }, { { role = "user", content = { { type = "image" }, words } } }
+  elseif i % 3 == 1 then
+    row.image, row.prompt = path, "Which picture?"
+  else
+    row.prompt = { { role = "user", content = { { type = "image", path = path }, words } } }
+  end
+  pairs_of_answers[i] = core.json_encode(i % 5 == 0 and { prompt = "Which picture?", chosen = "None.",
+    rejected = ANSWERS[number] } or row)
+end
+core.write_file(folder .. "/pairs.jsonl", { table.concat(pairs_of_answers, "\n") .. "\n" })

@@ -245,6 +245,7 @@ function M.source(paths, opts) return require("lockstep.data.source").source(pat
 ---@class data.Conversations: data.Source
 ---@field form string "messages", "ShareGPT", "Alpaca", "prompt/completion", "text", "preference pairs" or "prompt"
 ---@field kind "conversation"|"preference"|"prompt"
+---@field folder string of the first file, where relative paths of pictures begin; "." of an array
 ---@field show fun(self: data.Conversations, opts: data.ShowOptions): string[] prints on rank 0 what was recognised, the
 --- columns that nothing reads, and the first sample with the part that is learnt in [[ ]]. Returns the names of the
 --- columns that are read or named, for batching.survey
@@ -293,8 +294,12 @@ function M.mix(sources, opts) return require("lockstep.data.source").mix(sources
 --- as the source has as many samples.
 ---
 ---     local train, held_out = data.split(source, { held_out = 0.1 })   -- a tenth; 500 holds out 500 samples
+---
+--- `groups` has a value for each sample. Samples with the same value land on the same side, so that a few more samples
+--- than `held_out` may be held out.
 ---@param source data.Source|table[]
----@param opts {held_out: number, seed: integer?} held_out: a share below 1, or a number of samples; seed: default 0
+---@param opts {held_out: number, seed: integer?, groups: any[]?} held_out: a share below 1, or a number of samples;
+--- seed: default 0
 ---@return data.Source train
 ---@return data.Source held_out
 function M.split(source, opts) return require("lockstep.data.source").split(source, opts) end

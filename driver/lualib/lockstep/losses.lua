@@ -11,6 +11,7 @@
 
 local checkpoint = require "lockstep.checkpoint"
 local checks = require "lockstep.losses.checks"
+local dealing = require "lockstep.losses.dealing"
 local options = require "lockstep.options"
 local parts = require "lockstep.losses.parts"
 local splits = require "lockstep.nn.splits"
@@ -23,7 +24,7 @@ local preferences = require "lockstep.losses.preferences"
 local M = { rollouts = require "lockstep.losses.rollouts", pairs = require "lockstep.losses.pairs",
   unpaired = require "lockstep.losses.unpaired", reward_functions = require "lockstep.losses.reward_functions",
   dpo = preferences.dpo, cpo = preferences.cpo, orpo = preferences.orpo, kto = preferences.kto,
-  reward = preferences.reward }
+  reward = preferences.reward, deal = dealing.deal, each = dealing.each }
 
 -- Sequences -----------------------------------------------------------------------------------------------
 

@@ -47,6 +47,9 @@ local torch = {}
 ---@field rotate fun(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor): torch.Tensor
 ---@field turns_of fun(angles: torch.Tensor, factor: number, dtype: torch.dtype): torch.Tensor, torch.Tensor
 ---@field cached_attention fun(...: any): torch.Tensor see CachedAttention in kernels.h
+---@field attention_backend fun(...: any): string see BackendFor in kernels/attention/backends.h
+---@field attention_on_device fun(...: any): torch.Tensor see AttentionOnDevice in kernels/attention/on_device.h
+---@field cached_attention_on_device fun(...: any): torch.Tensor see CachedAttentionOnDevice there
 ---@field attention_of_new_tokens fun(...: any): torch.Tensor see AttentionOfNewTokens in kernels.h
 ---@field mlp_of_new_tokens fun(...: any): torch.Tensor see MlpOfNewTokens in kernels.h
 

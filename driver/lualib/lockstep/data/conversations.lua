@@ -34,9 +34,9 @@ local function find(name)
   return folder
 end
 
---- Returns what a path or a list of paths holds, before it is read as conversations.
+--- Returns what a path or a list of paths holds, before it is read as conversations, and the folder of the first file.
 local function open(path, o)
-  if type(path) == "table" and type(path[1]) == "table" then return path end
+  if type(path) == "table" and type(path[1]) == "table" then return path, "." end
   local folder = type(path) == "string" and not path:find("*", 1, true) and not core_files.kind(path) and find(path)
   if o.split and not folder then
     plain.check(type(path) == "string" and core_files.kind(path) == "folder",
@@ -47,7 +47,8 @@ local function open(path, o)
   if folder then
     path = splits.files(folder, { split = o.split or "train", name = path, caller = NAME })
   end
-  return sources.source(path, { cache = o.cache })
+  local first = type(path) == "table" and path[1] or path
+  return sources.source(path, { cache = o.cache }), first:match "^(.*)/[^/]*$" or "."
 end
 
 --- Returns the kind of the first samples, and the name of the form of the first one that can be read.
@@ -93,7 +94,7 @@ return function(path, opts)
     '%s: kind must be "conversation", "preference" or "prompt", not %s', NAME, tostring(o.kind))
   if o.split == "" then o.split = nil end -- scripts' settings are strings
   if o.form ~= nil then o.kind = forms.kind_of_form(NAME, o.form) end
-  local roles, source = samples.roles_of(o.roles), open(path, o)
+  local roles, source, base = samples.roles_of(o.roles), open(path, o)
   local kind, name = recognise(source, o, roles)
 
   local function change(sample)
@@ -121,5 +122,6 @@ return function(path, opts)
     return reads
   end
 
-  return sources.changed("conversations", source, change, { form = forms.form_of(name), kind = kind, show = show })
+  return sources.changed("conversations", source, change, { form = forms.form_of(name), kind = kind, show = show,
+    folder = base })
 end

@@ -225,6 +225,14 @@ t.test("AFolderLikeOneOfTheHubHasSplitsToo", function()
     data.conversations, folder .. "/train.jsonl", { split = "train" })
 end)
 
+t.test("ASourceKnowsTheFolderOfItsFirstFile", function()
+  local folder = run.dir .. "/hub/datasets--a--folders/snapshots/abc"
+  t.equal(data.conversations(folder, { split = "train" }).folder, folder .. "/train")
+  t.equal(data.conversations(folder .. "/dev/*.jsonl").folder, folder .. "/dev")
+  t.equal(data.conversations({ folder .. "/dev/one.jsonl", folder .. "/train/one.jsonl" }).folder, folder .. "/dev")
+  t.equal(data.conversations({ { messages = CHAT } }).folder, ".")
+end)
+
 t.test("ANameThatIsNotThereIsNamedWithTheCommandThatDownloadsIt", function()
   t.raises(("data.conversations: a/none is neither a folder here nor in %s/hub; to download it: hf download "
     .. "--repo-type dataset a/none"):format(run.dir), answers, "a/none")

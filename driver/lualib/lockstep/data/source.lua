@@ -178,21 +178,44 @@ function M.mix(sources, opts)
   end)
 end
 
+--- Returns the numbers of samples in an order of the seed in which groups stay together, and how many of the first ones
+--- are held out: `count`, and the rest of the last group.
+local function in_groups(size, o, count)
+  plain.check(type(o.groups) == "table" and #o.groups == size, "data.split: groups must have one value for each of %d "
+    .. "samples, got %s", size, type(o.groups) == "table" and #o.groups or "a " .. type(o.groups))
+  local members, groups = {}, {}
+  for i, group in ipairs(o.groups) do
+    if not members[group] then members[group], groups[#groups + 1] = {}, group end
+    table.insert(members[group], i)
+  end
+  local order, num_held_out = {}, 0
+  for k = 0, #groups - 1 do
+    for _, i in ipairs(members[groups[core_sharding.permute(#groups, o.seed, 0, k)]]) do order[#order + 1] = i end
+    if num_held_out < count then num_held_out = #order end
+  end
+  plain.check(num_held_out < size, "data.split: with held_out = %s all %d samples are held out, because groups stay "
+    .. "together; hold fewer out", o.held_out, size)
+  return order, num_held_out
+end
+
 --- See data.split.
 ---@param source data.Source|table[]
----@param opts {held_out: number, seed: integer?}
+---@param opts {held_out: number, seed: integer?, groups: any[]?}
 ---@return data.Source train
 ---@return data.Source held_out
 function M.split(source, opts)
   M.check(source, "data.split")
-  local o = options.read("data.split", opts, { held_out = options.required, seed = 0 })
+  local o = options.read("data.split", opts, { held_out = options.required, seed = 0, groups = options.optional })
   local size, count = #source, o.held_out
   if type(count) == "number" and count > 0 and count < 1 then count = math.max(1, math.floor(count * size + 0.5)) end
   plain.check(type(count) == "number" and count >= 0 and count % 1 == 0 and count < size, "data.split: held_out must "
     .. "be a share below 1, or a number of samples below the %d there are; got %s", size, o.held_out)
+  local order
+  if o.groups ~= nil then order, count = in_groups(size, o, count) end
   local function part(name, first, length)
     return new_view(name, length, function(index, epoch)
-      return source, core_sharding.permute(size, o.seed, 0, first + index - 1), epoch
+      index = first + index
+      return source, order and order[index] or core_sharding.permute(size, o.seed, 0, index - 1), epoch
     end)
   end
   return part("train", count, size - count), part("held_out", 0, count)

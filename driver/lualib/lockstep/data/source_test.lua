@@ -224,6 +224,35 @@ t.test("PartsAndMixesNameThePlacesOfTheirSamples", function()
   t.raises("held_out[nil]: it has the samples 1 to 1", kept.place, kept)
 end)
 
+t.test("GroupsOfASplitStayTogether", function()
+  local samples, groups, alone = {}, {}, {}
+  for i = 1, 20 do samples[i], groups[i], alone[i] = { id = i }, i % 2 == 0 and "even" .. i % 3 or i, i end
+  local function ids(part)
+    local found = {}
+    for i = 1, #part do found[i] = part[i].id end
+    return found
+  end
+  local train, held_out = data.split(samples, { held_out = 4, seed = 3, groups = groups })
+  local of_group, seen = {}, ids(train)
+  for _, id in ipairs(seen) do of_group[groups[id]] = true end
+  for _, id in ipairs(ids(held_out)) do
+    t.equal(of_group[groups[id]], nil)
+    seen[#seen + 1] = id
+  end
+  table.sort(seen)
+  t.equal(seen, alone)
+  t.truthy(#held_out >= 4 and #held_out < 4 + 4, #held_out) -- the largest group has 4
+  t.equal(#select(2, data.split(samples, { held_out = 0, groups = groups })), 0)
+  -- Groups of one are no groups.
+  local parts, others = { data.split(samples, { held_out = 0.3, seed = 5 }) }, { data.split(samples, { held_out = 0.3,
+    seed = 5, groups = alone }) }
+  t.equal({ ids(others[1]), ids(others[2]) }, { ids(parts[1]), ids(parts[2]) })
+  t.raises("data.split: groups must have one value for each of 20 samples, got 2", data.split, samples,
+    { held_out = 1, groups = { 1, 2 } })
+  t.raises("with held_out = 1 all 2 samples are held out, because groups stay together", data.split, { {}, {} },
+    { held_out = 1, groups = { 1, 1 } })
+end)
+
 t.test("MistakesInASplitAreNamed", function()
   for _, held_out in ipairs { 5, -1, 1.5, 7 } do
     t.raises("data.split: held_out must be a share below 1, or a number of samples below the 5 there are; got "

@@ -31,7 +31,7 @@ local MODULES = {
   { "checkpoint", "lockstep/checkpoint.lua" },
   { "tiled_mlp", "lockstep/tiled_mlp.lua" },
   { "losses", "lockstep/losses.lua", "lockstep/losses/preferences.lua", "lockstep/losses/rollouts.lua",
-    "lockstep/losses/reward_functions.lua" },
+    "lockstep/losses/reward_functions.lua", "lockstep/losses/dealing.lua" },
   { "losses.pairs", "lockstep/losses/pairs.lua" },
   { "losses.unpaired", "lockstep/losses/unpaired.lua" },
   { "models", "lockstep/models.lua", "lockstep/models/exact_answers.lua", "lockstep/models/generate_turns.lua",

@@ -3,6 +3,7 @@
 local checks = require "lockstep.losses.checks"
 local core = require "lockstep.core"
 local options = require "lockstep.options"
+local pictures = require "lockstep.losses.pictures"
 local preferences = require "lockstep.losses.preferences"
 local read = require "lockstep.losses.reading"
 local survey = require "lockstep.batching.survey"
@@ -35,30 +36,48 @@ end
 --- second result says why the pair teaches nothing: it is longer than seq_len, or both are the same.
 ---
 ---     local sample, reason = losses.pairs.sample(chat, pair, { seq_len = 1024 })
+---
+--- With `processor = images.processor(dir)` pictures of the messages are read. A picture of the prompt is in the sample
+--- once. `image_order` says which row of image_grid_thw stands at each place; `image_counts`, [1, 2], holds the numbers
+--- of rows and places.
 ---@param chat table of text.chat
 ---@param pair table
----@param opts {seq_len: integer, renderer: string?}
+---@param opts {seq_len: integer, renderer: string?, processor: images.Processor?, folder: string?} folder: where
+--- relative paths of pictures begin; default "."
 ---@return batching.Sample sample with `lengths`, int64 [1, 2]
 ---@return string? reason
 function M.sample(chat, pair, opts)
-  local o = options.read("losses.pairs.sample", opts, { seq_len = options.required, renderer = options.optional })
+  local o = options.read("losses.pairs.sample", opts, { seq_len = options.required, renderer = options.optional,
+    processor = options.optional, folder = "." })
+  local encode, row = pictures.encoder(chat, o)
   local ids, masks = {}, {}
   for half, messages in ipairs { pair.chosen, pair.rejected } do
-    local sample = chat:encode(messages, text.options(pair, { loss_from = pair.first, renderer = o.renderer }))
+    local sample = encode(messages, text.options(pair, { loss_from = pair.first, renderer = o.renderer }))
     sample.loss_mask[1] = 0 -- no token before it predicts it
     ids[half], masks[half] = torch.tensor(sample.input_ids, I64), torch.tensor(sample.loss_mask)
   end
   local lengths = { #ids[1], #ids[2] }
   local reason = lengths[1] + lengths[2] > o.seq_len and ("%d + %d tokens"):format(unpack(lengths))
     or lengths[1] == lengths[2] and torch.equal(ids[1], ids[2]) and "chosen and rejected are the same" or nil
-  return { kind = "pair", input_ids = torch.cat(ids), loss_mask = torch.cat(masks):bool(),
-    lengths = torch.tensor({ lengths }, I64) }, reason
+  local pair_sample = { kind = "pair", input_ids = torch.cat(ids), loss_mask = torch.cat(masks):bool(),
+    lengths = torch.tensor({ lengths }, I64) }
+  if row and #row.grids > 0 then
+    local grids = torch.cat(row.grids)
+    pair_sample.kind, pair_sample.pixel_values, pair_sample.image_grid_thw = "pair+image", torch.cat(row.pixels), grids
+    pair_sample.image_order = torch.tensor(row.order, I64)
+    pair_sample.image_counts = torch.tensor({ { grids:size(0), #row.order } }, I64)
+  end
+  return pair_sample, reason
 end
 
----@class losses.ReadPairs
----@field skipped integer pairs that teach nothing
+--- The findings of losses.pairs.read and losses.unpaired.read.
+---@class losses.Found
+---@field skipped integer samples that teach nothing
 ---@field roles table<string, integer> messages of each role; those of a prompt count once
----@field ids torch.Tensor[] the ids of every pair, also of those that are skipped
+---@field ids (torch.Tensor|string)[] the ids of every sample, also of those that are skipped, and checksums of pixels
+---@field rows integer[] of each sample that is not skipped, the number of its row in the source
+---@field tokens integer of the samples that are not skipped
+---@field loss_tokens integer of these, those that are scored
 
 --- Returns the pairs of a source as samples, and what it found. Skips pairs that teach nothing: see
 --- losses.pairs.sample. A pair that is longer than seq_len is an error with on_cut = "error", and skipped with "drop".
@@ -66,23 +85,43 @@ end
 --- with file and line. All skipped pairs are in skipped.txt of the run's folder.
 ---
 ---     local samples, found = losses.pairs.read(source, chat, { tokenizer = tokenizer, seq_len = 1024 })
+---
+--- With `processor` pairs may have pictures. Their pixels are read again when losses.deal deals the pair out. Until
+--- then pixel_values is a stand-in of NaN.
 ---@param source data.Conversations
 ---@param chat table of text.chat
----@param opts {tokenizer: text.Tokenizer, seq_len: integer, renderer: string?, on_cut: ("error"|"drop")?}
+---@param opts {tokenizer: text.Tokenizer, seq_len: integer, renderer: string?, on_cut: ("error"|"drop")?,
+--- processor: images.Processor?}
 ---@return batching.Sample[]
----@return losses.ReadPairs
+---@return losses.Found
 function M.read(source, chat, opts)
   local o = options.read("losses.pairs.read", opts, { tokenizer = options.required, seq_len = options.required,
-    renderer = options.optional, on_cut = "error" })
+    renderer = options.optional, on_cut = "error", processor = options.optional })
+  local how = { seq_len = o.seq_len, renderer = o.renderer, processor = o.processor, folder = source.folder }
   return read(source, {
     name = "pairs", caller = "pairs.read",
-    encode = function(pair) return { { M.sample(chat, pair, { seq_len = o.seq_len, renderer = o.renderer }) } } end,
+    encode = function(pair) return { { M.sample(chat, pair, how) } } end,
     count_roles = function(roles, pair)
       survey.count_roles(roles, pair.chosen)
       survey.count_roles(roles, { unpack(pair.rejected, pair.first) })
     end,
     fields = function(samples) return { pairs = #samples } end,
   }, o)
+end
+
+--- Returns what a model takes: the conversations of packed pairs one after the other, with their pictures.
+---
+---     local scores = judge(losses.pairs.batch(micro_batch))
+---@param batch table of samples of losses.pairs.sample
+---@return models.Batch
+function M.batch(batch)
+  local made = { input_ids = batch.input_ids, seq_lens = batch.lengths:flatten():totable() }
+  if not batch.image_order then return made end
+  made.pixel_values, made.image_grid_thw = batch.pixel_values, batch.image_grid_thw
+  -- A pair counts its pictures from 0.
+  local rows, places = unpack(batch.image_counts:unbind(1))
+  made.image_order = batch.image_order + (rows:cumsum(0) - rows):repeat_interleave(places)
+  return made
 end
 
 --- Returns the log-probabilities of each pair's answers, as a loss compares them, and the means over their tokens.
@@ -96,10 +135,11 @@ end
 function M.score(model, batch, variant)
   checks.choice("pairs", "variant", variant, NAMES)
   local per_sequence = require("lockstep.losses").per_sequence
-  local lengths = batch.lengths:flatten():totable()
-  local log_probs = model({ input_ids = batch.input_ids, seq_lens = lengths }, "log_probs")
+  local conversations = M.batch(batch)
+  local log_probs = model(conversations, "log_probs")
   local function score(mean)
-    return per_sequence(log_probs, { seq_lens = lengths, loss_mask = batch.loss_mask, mean = mean }):view(-1, 2)
+    return per_sequence(log_probs, { seq_lens = conversations.seq_lens, loss_mask = batch.loss_mask, mean = mean })
+      :view(-1, 2)
   end
   local means = score(true)
   return VARIANTS[variant].mean and means or score(false), means

@@ -3,6 +3,7 @@
 local checks = require "lockstep.losses.checks"
 local dist = require "lockstep.distributed"
 local log = require "lockstep.log"
+local pictures = require "lockstep.losses.pictures"
 local survey = require "lockstep.batching.survey"
 
 ---@class losses.Reader
@@ -20,22 +21,36 @@ local survey = require "lockstep.batching.survey"
 ---@param reader losses.Reader
 ---@param o {tokenizer: text.Tokenizer, seq_len: integer, on_cut: "error"|"drop"}
 ---@return batching.Sample[]
----@return {skipped: integer, roles: table<string, integer>, ids: torch.Tensor[]} found
+---@return losses.Found found
 return function(source, reader, o)
   checks.choice(reader.caller, "on_cut", o.on_cut, { "drop", "error" })
   source:show { encode = function(row) return reader.encode(row)[1][1] end, tokenizer = o.tokenizer,
     reads = reader.reads }
   local samples, skipped, tokens, num_long = {}, {}, 0, 0
-  local found = { roles = {}, ids = {} }
+  local found = { roles = {}, ids = {}, rows = {}, tokens = 0, loss_tokens = 0 }
   for i = 1, #source do
     local row = source[i]
     reader.count_roles(found.roles, row)
-    local ok, encoded = pcall(reader.encode, row)
-    if not ok then error(source:place(i) .. ": " .. encoded, 0) end
-    for _, one in ipairs(encoded) do
+    local function encode(row_of_source)
+      local ok, encoded = pcall(reader.encode, row_of_source)
+      -- Not the script's line that an error blames.
+      return ok and encoded or error(source:place(i) .. ": " .. tostring(encoded):gsub("^[^\n]-%.lua:%d+: ", ""), 0)
+    end
+    for k, one in ipairs(encode(row)) do
       local sample, reason = unpack(one)
-      if reason then skipped[#skipped + 1] = source:place(i) .. ": " .. reason else samples[#samples + 1] = sample end
       found.ids[#found.ids + 1], tokens = sample.input_ids, tokens + #sample.input_ids
+      if sample.pixel_values then
+        found.ids[#found.ids + 1] = pictures.set_aside(sample, function()
+          return encode(source[i])[k][1].pixel_values
+        end)
+      end
+      if reason then
+        skipped[#skipped + 1] = source:place(i) .. ": " .. reason
+      else
+        samples[#samples + 1], found.rows[#samples + 1] = sample, i
+        found.tokens = found.tokens + #sample.input_ids
+        found.loss_tokens = found.loss_tokens + sample.loss_mask:sum():item()
+      end
       if #sample.input_ids > o.seq_len then num_long = num_long + 1 end
     end
   end

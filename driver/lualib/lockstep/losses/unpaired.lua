@@ -3,6 +3,7 @@
 local checks = require "lockstep.losses.checks"
 local log = require "lockstep.log"
 local options = require "lockstep.options"
+local pictures = require "lockstep.losses.pictures"
 local read = require "lockstep.losses.reading"
 local survey = require "lockstep.batching.survey"
 local text = require "lockstep.text"
@@ -42,11 +43,10 @@ local function same_tokens(a, b)
   return #a.input_ids == #b.input_ids and torch.equal(a.input_ids, b.input_ids)
 end
 
-local function check_no_pictures(messages)
-  for _, message in ipairs(messages) do
-    for _, part in ipairs(type(message.content) == "table" and message.content or {}) do
-      if type(part) == "table" and part.type == "image" then error(NAME .. ": pictures are not read", 0) end
-    end
+--- Raises an error for a picture behind the prompt: an answer is also scored behind other prompts.
+local function check_answer(sample, types)
+  for i = prompt_length(sample) + 1, sample.loss_mask:any():item() and #types or 0 do
+    if types[i] == 1 then error(NAME .. ": the answer has a picture; only prompts may have some", 0) end
   end
 end
 
@@ -76,28 +76,34 @@ end
 --- Skips answers without a token, and those that are longer than seq_len with their prompt. The latter are an error
 --- unless on_cut is "drop". Prints the form of the data with its first answer, the counts of both labels, and how many
 --- messages each role has. Warns if the weights of the labels do not make up for their numbers: the wanted answers
---- should weigh 1 to 4/3 times the others. All skipped answers are in skipped.txt of the run's folder.
+--- should weigh 1 to 4/3 times the others. All skipped answers are in skipped.txt of the run's folder. With `processor`
+--- prompts may have pictures: see losses.pairs.read.
 ---@param source data.Conversations
 ---@param chat table of text.chat
 ---@param opts {tokenizer: text.Tokenizer, seq_len: integer, renderer: string?, on_cut: ("error"|"drop")?,
---- desirable_weight: number?, undesirable_weight: number?}
+--- desirable_weight: number?, undesirable_weight: number?, processor: images.Processor?}
 ---@return batching.Sample[]
----@return {skipped: integer, desirable: integer, undesirable: integer, roles: table<string, integer>} found
+---@return losses.Found found with `desirable` and `undesirable`, the numbers of answers; `rows` are the groups of
+--- data.split, so that both answers of a pair are held out, or none
 function M.read(source, chat, opts)
   local o = options.read(NAME .. ".read", opts, { tokenizer = options.required, seq_len = options.required,
-    renderer = options.optional, on_cut = "error", desirable_weight = 1, undesirable_weight = 1 })
+    renderer = options.optional, on_cut = "error", desirable_weight = 1, undesirable_weight = 1,
+    processor = options.optional })
   for _, name in ipairs { "desirable_weight", "undesirable_weight" } do
     local weight = o[name]
     checks.number("unpaired.read", name, weight, type(weight) == "number" and weight >= 0 and weight < math.huge,
       "at least 0")
   end
-  local function encode(messages, label, row, more)
-    check_no_pictures(messages)
+  local function encode(encoder, messages, label, row, more)
     more.renderer = o.renderer
-    local sample = chat:encode(messages, text.options(row, more))
+    local sample = encoder(messages, text.options(row, more))
     sample.loss_mask[1] = 0 -- no token before it predicts it
     local made = { kind = "answer", input_ids = torch.tensor(sample.input_ids, I64),
       loss_mask = torch.tensor(sample.loss_mask):bool(), desirable = torch.tensor({ label and 1 or 0 }, I64) }
+    if sample.pixel_values then
+      made.kind, made.pixel_values, made.image_grid_thw = "answer+image", sample.pixel_values, sample.image_grid_thw
+      check_answer(made, sample.mm_token_type_ids)
+    end
     local length = #sample.input_ids
     return { made, length > o.seq_len and length .. " tokens" or not made.loss_mask:any():item()
       and "the answer has no token" or nil }
@@ -106,8 +112,8 @@ function M.read(source, chat, opts)
   local samples, found = read(source, {
     name = "answers", caller = "unpaired.read", reads = { "label" },
     encode = function(row)
-      local encoded = {}
-      for i, one in ipairs(conversations_of(row)) do encoded[i] = encode(one[1], one[2], row, one[3]) end
+      local encoded, encoder = {}, pictures.encoder(chat, { processor = o.processor, folder = source.folder })
+      for i, one in ipairs(conversations_of(row)) do encoded[i] = encode(encoder, one[1], one[2], row, one[3]) end
       if #encoded == 2 and same_tokens(encoded[1][1], encoded[2][1]) then
         for _, one in ipairs(encoded) do one[2] = "chosen and rejected are the same" end
       end
@@ -140,16 +146,17 @@ function M.mismatched(samples, opts)
   local prompts, keys, others = {}, {}, {}
   for i, sample in ipairs(samples) do
     prompts[i] = sample.input_ids:narrow(0, 0, prompt_length(sample))
-    keys[i] = table.concat(prompts[i]:totable(), " ")
+    keys[i] = table.concat(prompts[i]:totable(), " ") .. (sample.pictures and " " .. sample.pictures.checksum or "")
   end
   for i, prompt in ipairs(prompts) do
     for k = i, i + #samples - 2 do
       local j = k % #samples + 1
       local from, length = #prompts[j], #samples[j].input_ids - #prompts[j]
       if keys[i] ~= keys[j] and #prompt + length <= o.seq_len then
-        others[#others + 1] = { kind = "answer", input_ids = torch.cat { prompt,
+        others[#others + 1] = { kind = samples[i].kind, input_ids = torch.cat { prompt,
           samples[j].input_ids:narrow(0, from, length) }, loss_mask = torch.cat { torch.zeros { #prompt }:bool(),
-          samples[j].loss_mask:narrow(0, from, length) } }
+          samples[j].loss_mask:narrow(0, from, length) }, pixel_values = samples[i].pixel_values,
+          image_grid_thw = samples[i].image_grid_thw, pictures = samples[i].pictures }
         break
       end
     end

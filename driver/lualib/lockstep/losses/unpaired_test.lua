@@ -74,6 +74,28 @@ t.test("CompletionsMessagesAndPairsAreAnswersWithLabels", function()
   t.equal(all_shown(samples), { { "abc[x]", "abc[y]z[w]" }, { 1, 0 } })
 end)
 
+t.test("BothAnswersOfAPairAreHeldOutOrNone", function()
+  local rows = {}
+  for i = 1, 12 do
+    local prompt = string.char(96 + i)
+    rows[i] = { prompt = prompt, chosen = "y", rejected = i == 2 and "y" or "z" } -- of the second both are skipped
+  end
+  local samples, found = read(rows)
+  t.equal(found.rows, { 1, 1, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12 })
+  for seed = 1, 8 do
+    local train, held_out = data.split(samples, { held_out = 5, seed = seed, groups = found.rows })
+    local side, count = {}, 0
+    for name, part in pairs { train = train, held_out = held_out } do
+      for i = 1, #part do
+        local prompt = shown(part[i]):sub(1, 1)
+        t.truthy(side[prompt] == nil or side[prompt] == name, prompt)
+        side[prompt], count = name, count + 1
+      end
+    end
+    t.equal({ count, #held_out }, { 22, 6 })
+  end
+end)
+
 t.test("AnswersThatTeachNothingOrAreTooLongAreSkipped", function()
   local rows = { { prompt = "ab", completion = "ba", label = true }, { prompt = "ab", completion = "", label = true },
     { prompt = "abcdefgh", completion = "hgfedcba", label = false } }
@@ -88,8 +110,9 @@ t.test("AnswersThatTeachNothingOrAreTooLongAreSkipped", function()
   t.equal({ #samples, found.skipped }, { 2, 2 })
   t.truthy(printed:find("sample 1: chosen and rejected are the same", 1, true), printed)
   t.raises("losses.unpaired.read: on_cut must be one of drop, error", read, rows, { on_cut = "cut" })
-  t.raises("sample 1: losses.unpaired: pictures are not read", read, { { messages = { { role = "user", content = {
-    { type = "image", path = "a.png" } } }, assistant "b" }, label = true } })
+  t.raises("sample 1: chat:encode: message 1, part 1 is a picture, and the model takes text alone", read,
+    { { messages = { { role = "user", content = { { type = "image", path = "a.png" } } }, assistant "b" },
+      label = true } })
 end)
 
 t.test("WeightsThatDoNotMakeUpForTheNumbersOfLabelsAreAWarning", function()

@@ -78,3 +78,9 @@ t.test("ATowersRankWithoutAPictureTakesTheFirst", function()
   t.equal(visual_deal.filler_of(deal).pixel_values, batch.pixel_values)
   t.equal(visual_deal.deal({ {}, {} }, 2, 2).first, nil)
 end)
+
+t.test("AnOrderOfPicturesIsRefused", function()
+  local batch = draw_batches(1, 6)[1]
+  batch.image_order = torch.zeros({ 1 }, { dtype = torch.int64 })
+  t.raises("mimo.separate: image_order is not read with a separate tower", visual_deal.deal, { batch }, 1, 2)
+end)

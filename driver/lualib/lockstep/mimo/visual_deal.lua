@@ -6,6 +6,7 @@
 --- and pieces with fewer pictures than others get empty samples.
 
 local placeholders = require "lockstep.models.placeholders"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -33,6 +34,8 @@ local KEYS = { { "image_grid_thw", "pixel_values" }, { "video_grid_thw", "pixel_
 
 --- Returns the pictures and videos of a batch, in the order of their tokens.
 local function pictures_of(batch, merge)
+  plain.check(batch.image_order == nil, "mimo.separate: image_order is not read with a separate tower; give each place "
+    .. "a picture of its own")
   local found, tokens = {}, 0
   for _, keys in ipairs(KEYS) do
     local from = 0

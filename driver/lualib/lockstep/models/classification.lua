@@ -21,8 +21,12 @@ local FAMILIES = { "DeepseekV3", "GptOss", "Llama", "Ministral", "Mistral", "Mix
 
 local SUFFIX = "ForSequenceClassification"
 
+--- Models of pictures. transformers has such a class for Gemma 3; models.load opens those of the others.
+local VISION = { "Gemma3", "Qwen2_5_VL", "Qwen3VL", "Qwen3VLMoe" }
+
 --- Names by the class of the language model.
 local names = { Gemma3ForCausalLM = "Gemma3Text" .. SUFFIX }
+for _, family in ipairs(VISION) do names[family .. "ForConditionalGeneration"] = family .. SUFFIX end
 for _, family in ipairs(FAMILIES) do names[family .. "ForCausalLM"] = family .. SUFFIX end
 
 --- Returns the name of the language model that an architecture adds a head to, or nil.
@@ -150,7 +154,8 @@ end
 ---@param raw table<string, any>
 ---@param num_labels integer
 function M.add_head(tensors, raw, num_labels)
-  local embedding = tensors["model.embed_tokens.weight"]
+  local embedding = tensors["model.embed_tokens.weight"] or tensors["model.language_model.embed_tokens.weight"]
+    or tensors["language_model.model.embed_tokens.weight"]
   if not embedding or tensors["score.weight"] then return end
   local dtype = embedding:is_floating_point() and embedding.dtype or torch.float32
   tensors["score.weight"] = torch.empty({ num_labels, embedding:size(1) })

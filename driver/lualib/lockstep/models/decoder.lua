@@ -183,6 +183,8 @@ end
 ---@field loss_mask torch.Tensor? [T]; default: all tokens
 ---@field pixel_values torch.Tensor? [P, D] float32, the patches of all pictures
 ---@field image_grid_thw torch.Tensor? [images, 3] int64, t, h and w of each in patches
+---@field image_order torch.Tensor? [places] int64, for each run of placeholders the number of its picture, from 0, if a
+--- picture has several places; default: each has one, in order
 ---@field pixel_values_videos torch.Tensor? as pixel_values, of videos
 ---@field video_grid_thw torch.Tensor? [videos, 3] int64
 ---@field second_per_grid_ts torch.Tensor|number[]|nil of each video, the seconds that a temporal patch spans

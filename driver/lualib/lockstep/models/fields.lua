@@ -6,7 +6,7 @@ local core = require "lockstep.core"
 local M = {}
 
 --- The fields that models read.
-M.READ = { "input_ids", "seq_lens", "position_ids", "loss_mask", "pixel_values", "image_grid_thw",
+M.READ = { "input_ids", "seq_lens", "position_ids", "loss_mask", "pixel_values", "image_grid_thw", "image_order",
   "pixel_values_videos", "video_grid_thw", "second_per_grid_ts", "visual", "shares" }
 
 --- Fields that models read, too, and that differ between ranks with one batch.

@@ -47,6 +47,36 @@ function M.read_grid(name, grid, merge)
   return items
 end
 
+--- Returns the pictures in the order of their placeholders, and which of their visual tokens have these places. Without
+--- an order each picture has one place, and the second result is nil.
+---@param items integer[][] as read_grid returns them
+---@param order torch.Tensor? [places] int64, the numbers of the pictures, from 0
+---@param merge integer
+---@return integer[][] items
+---@return torch.Tensor? rows [N] int64
+---@return integer? tokens of all pictures, each once
+function M.in_order(items, order, merge)
+  if order == nil then return items, nil end
+  if not torch.is_tensor(order) or order:dim() ~= 1 or order:is_floating_point() then
+    fail("image_order must be a tensor of whole numbers [places], got %s",
+      torch.is_tensor(order) and tostring(order.dtype) .. " " .. tostring(order.shape) or "a " .. type(order))
+  end
+  local starts, sum, ordered, rows = {}, 0, {}, {}
+  for i, item in ipairs(items) do
+    starts[i] = sum
+    sum = sum + item[1] * item[2] * item[3] / merge ^ 2
+  end
+  starts[#items + 1] = sum
+  for i, number in ipairs(order:totable()) do
+    local item = items[number + 1]
+    if not item then
+      fail("image_order[%d] is %d, but image_grid_thw describes the pictures 0 to %d", i - 1, number, #items - 1)
+    end
+    ordered[i], rows[i] = item, torch.arange(starts[number + 1], starts[number + 2], I64)
+  end
+  return ordered, #rows > 0 and torch.cat(rows) or torch.zeros({ 0 }, I64), sum
+end
+
 --- The runs of placeholders that the grids demand, in their order: {t, h, w} in tokens, and the time's step.
 local function runs_of(items, seconds, layout, is_video)
   local runs = {}

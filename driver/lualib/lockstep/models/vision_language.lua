@@ -164,7 +164,8 @@ end
 
 --- Finds pictures and videos in a batch.
 local function find(layout, batch, ids, lengths)
-  local images = placeholders.read_grid("image_grid_thw", batch.image_grid_thw, layout.merge)
+  local images = placeholders.in_order(placeholders.read_grid("image_grid_thw", batch.image_grid_thw, layout.merge),
+    batch.image_order, layout.merge)
   local videos = placeholders.read_grid("video_grid_thw", batch.video_grid_thw, layout.merge)
   return placeholders.find(layout, ids, lengths, images, videos, seconds_of(batch)), images, videos
 end
@@ -211,7 +212,8 @@ local function has_visuals(batch)
 end
 
 --- Returns the tokens of all pictures and videos of a batch, [N, hidden * (1 + layers that add more)]. If the tower
---- runs on other ranks, pass them as `batch.visual` in place of pixel values.
+--- runs on other ranks, pass them as `batch.visual` in place of pixel values. With `batch.image_order` a picture that
+--- has several places goes through the tower once.
 ---
 ---     batch.visual = bridge(on_vision_rank and model:visual(batch) or nil)
 ---@param batch models.Batch
@@ -223,13 +225,17 @@ function VisionLanguage:visual(batch)
   local merge = self.visual_layout.merge
   local grid = placeholders.read_grid("image_grid_thw", batch.image_grid_thw, merge)
   local videos = placeholders.read_grid("video_grid_thw", batch.video_grid_thw, merge)
+  local _, rows, of_images = placeholders.in_order(grid, batch.image_order, merge)
   for _, item in ipairs(videos) do grid[#grid + 1] = item end
   local pixels = {}
   if batch.pixel_values then pixels[1] = batch.pixel_values end
   if batch.pixel_values_videos then pixels[#pixels + 1] = batch.pixel_values_videos end
   check(#pixels ~= 0 and #grid ~= 0,
     "pictures need pixel_values and image_grid_thw, videos pixel_values_videos and video_grid_thw")
-  return self.model.visual(#pixels == 1 and pixels[1] or torch.cat(pixels), grid, self.checkpoint)
+  local tokens = self.model.visual(#pixels == 1 and pixels[1] or torch.cat(pixels), grid, self.checkpoint)
+  if not rows then return tokens end
+  rows = torch.cat { rows, torch.arange(of_images, tokens:size(0), { dtype = torch.int64 }) } -- with the videos'
+  return tokens:index_select(0, rows:to(tokens.device))
 end
 
 --- Whether position ids [T] say no more than that the tokens count up from 0 in each sample.

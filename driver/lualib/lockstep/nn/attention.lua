@@ -2,9 +2,10 @@
 ---
 ---     local y = nn.attention(q, k, v, { seq_lens = { 5, 3 } })    -- q [8, heads, D], k and v [8, kv_heads, D]
 ---
---- On a GPU, bfloat16 and float16 go to FlashAttention with cumulative lengths (arXiv 2307.08691). On a CPU the row is
---- one operator, whose threads take sequences. Everything else is a loop of scaled_dot_product_attention over the
---- sequences.
+--- On an NVIDIA GPU a table chooses one of libtorch's kernels (kernels/attention/backends.cc): cuDNN, FlashAttention
+--- (arXiv 2307.08691), also with sinks and windows, or memory-efficient attention. On a CPU the row is one operator,
+--- whose threads take sequences. Everything else is a loop of scaled_dot_product_attention over the sequences, or
+--- scores that are written out.
 
 local blocks = require "lockstep.nn.blocks"
 local chunks = require "lockstep.nn.chunks"
@@ -57,7 +58,7 @@ local function check_sinks(given, q)
     torch.is_tensor(given) and "shape " .. tostring(given.shape) or "a " .. type(given))
 end
 
--- FlashAttention ------------------------------------------------------------------------------------------
+-- On a GPU -----------------------------------------------------------------------------------------------
 
 --- Cumulative lengths by array and device, so that the layers of a pass copy them to the device once. Holds what the
 --- array held then: a caller may change it.
@@ -111,34 +112,20 @@ function M.of_one_sequence(tokens)
   return one_sequence
 end
 
-local has_kernels = {}
-
---- Returns whether FlashAttention has kernels for a device: GPUs of compute capability 8.0 or newer.
-local function has_flash(device)
-  if has_kernels[device] == nil then
-    has_kernels[device] = device:sub(1, 4) == "cuda"
-      and torch.cuda.get_device_capability(tonumber(device:match ":(%d+)$")) >= 8
-  end
-  return has_kernels[device]
-end
-
+--- Returns whether FlashAttention on a GPU takes q: for parts of sequences that several ranks share.
 local function can_flash(q)
-  return has_flash(q.device) and (q.dtype == torch.bfloat16 or q.dtype == torch.float16)
+  return fused.capability_of(q.device) >= 80 and (q.dtype == torch.bfloat16 or q.dtype == torch.float16)
     and q:size(2) % 8 == 0 and q:size(2) <= 256
-end
-
-local function flash(q, k, v, o)
-  local sums, longest = M.cumulative_lengths(o.seq_lens, q.device)
-  local left = o.window and o.window - 1 or -1
-  return (torch._flash_attention_forward(q, k, v, sums, sums, longest, longest, 0, o.causal, false,
-    { scale = o.scale, window_size_left = left, window_size_right = o.causal and o.window and 0 or left }))
 end
 
 --- Attention of whole sequences.
 local function whole(o, q, k, v, own_sinks)
-  if own_sinks then return sinks.attention(q, k, v, plain.copy(o, { sinks = own_sinks })) end
   if o.blocks then return blocks.attention(q, k, v, o) end
-  if can_flash(q) then return flash(q, k, v, o) end
+  local y = fused.attention_on_device(q, k, v, o, own_sinks, function()
+    return (M.cumulative_lengths(o.seq_lens, q.device))
+  end)
+  if y then return y end
+  if own_sinks then return sinks.attention(q, k, v, plain.copy(o, { sinks = own_sinks })) end
   return fused.attention(q, k, v, o)
 end
 

@@ -152,3 +152,51 @@ t.test("BadInputIsNamed", function()
   fails("window must be a whole number of at least 1, got 0", q, k, v, { window = 0 })
   fails("unknown option \"windows\"; did you mean \"window\"?", q, k, v, { windows = 2 })
 end)
+
+-- A GPU --------------------------------------------------------------------------------------------------
+
+t.test("ATableChoosesTheKernelOfAGpu", function()
+  local function backend(capability, dtype, dim, o)
+    local x = torch.zeros({ 256, 2, dim }, { dtype = dtype })
+    o = o or {}
+    return torch.ops.lockstep.attention_backend(capability, x, x, x, o.seq_lens or { 256 },
+      { causal = true, window = o.window, sinks = o.sinks })
+  end
+
+  t.equal(backend(90, torch.bfloat16, 128), "cudnn")
+  t.equal(backend(90, torch.bfloat16, 128, { seq_lens = { 128, 128 } }), "cudnn")
+  t.equal(backend(90, torch.bfloat16, 128, { seq_lens = { 100, 156 } }), "flash")
+  t.equal(backend(90, torch.bfloat16, 256), "flash")
+  t.equal(backend(90, torch.bfloat16, 64, { window = 128, sinks = true }), "flash")
+  t.equal(backend(90, torch.bfloat16, 64, { window = 256 }), "cudnn", "it hides nothing")
+  t.equal(backend(80, torch.float16, 128), "flash")
+  t.equal(backend(75, torch.float16, 128), "efficient")
+  t.equal(backend(75, torch.bfloat16, 128), "math")
+  t.equal(backend(90, torch.float64, 128), "math")
+end)
+
+t.test("ACpuHasNoSuchKernel", function()
+  local fused = require "lockstep.nn.fused"
+  local x = torch.randn { 4, 2, 8 }
+
+  t.equal(fused.capability_of(x.device), 0)
+  t.equal(fused.attention_on_device(x, x, x, { seq_lens = { 4 }, causal = true }, nil, error), nil)
+end)
+
+-- libtorch has these kernels for CUDA alone. Its error names the one that was called.
+t.test("OnAGpuTheTablesKernelIsCalled", function()
+  local fused = require "lockstep.nn.fused"
+  local capability_of = fused.capability_of
+  local x, sinks = torch.randn({ 256, 2, 64 }):bfloat16(), torch.zeros { 2 }
+  fused.capability_of = function() return 90 end
+
+  local ok, message = pcall(function()
+    t.raises("'aten::_scaled_dot_product_cudnn_attention'", nn.attention, x, x, x)
+    t.raises("'aten::_flash_attention_forward'", nn.attention, x, x, x, { seq_lens = { 100, 156 } })
+    t.raises("'aten::_flash_attention_forward'", nn.attention, x, x, x, { sinks = sinks, window = 4 })
+    t.equal(nn.attention(x:double(), x:double(), x:double()).dtype, torch.float64)
+  end)
+  fused.capability_of = capability_of
+
+  t.truthy(ok, message)
+end)

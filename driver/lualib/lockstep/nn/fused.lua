@@ -123,6 +123,22 @@ local function add_rms_norm(x, residual, weight, size, eps)
   return rms_norm(sum, weight, size, eps), sum
 end
 
+--- Compute capabilities by device, 10 * major + minor.
+local capabilities = { cpu = 0 }
+
+--- Returns 10 * major + minor of an NVIDIA GPU's compute capability, or 0 for another device. Private to the library.
+---@param device string
+---@return integer
+function M.capability_of(device)
+  if not capabilities[device] then
+    local index = device:match "^cuda:(%d+)$"
+    local major, minor = 0, 0
+    if index then major, minor = torch.cuda.get_device_capability(tonumber(index)) end
+    capabilities[device] = 10 * major + minor
+  end
+  return capabilities[device]
+end
+
 --- Attention in generation: writes the keys and values of one new token of each sequence into a cache, and returns
 --- what the tokens see in the columns from `first` to `column`. On a CPU it is one kernel.
 ---@param q torch.Tensor [sequences, heads, D]
@@ -144,9 +160,16 @@ local function cached_attention(q, k, v, keys, values, column, first, mask)
   local sequences, kv_heads, dim = k:size(0), k:size(1), k:size(2)
   local count = column + 1 - first
   -- The query heads that share a key head are its rows.
-  return torch.scaled_dot_product_attention(q:view(sequences, kv_heads, -1, dim), keys:narrow(2, first, count),
-    values:narrow(2, first, count), mask and mask:view(sequences, 1, 1, -1):narrow(-1, first, count))
-    :reshape(sequences, -1, dim)
+  local rows, capability = q:view(sequences, kv_heads, -1, dim), M.capability_of(q.device)
+  keys, values = keys:narrow(2, first, count), values:narrow(2, first, count)
+  mask = mask and mask:narrow(1, first, count)
+  local y
+  if fused and capability > 0 then
+    y = kernels.cached_attention_on_device(rows, keys, values, capability, mask)
+  else
+    y = torch.scaled_dot_product_attention(rows, keys, values, mask and mask:view(sequences, 1, 1, -1))
+  end
+  return y:reshape(sequences, -1, dim)
 end
 
 --- Returns attention over packed sequences for nn.attention, which has checked the arguments. Both ways have the same
@@ -159,6 +182,25 @@ end
 local function attention(q, k, v, o)
   local operator = fused and kernels.attention or kernels.attention_by_sequence
   return operator(q, k, v, o.seq_lens, { causal = o.causal, scale = o.scale, window = o.window })
+end
+
+--- Returns attention over packed sequences on an NVIDIA GPU by one of libtorch's kernels, as the table of
+--- kernels/attention/backends.cc chooses it. Returns nil on other devices, and where none of them can run.
+---@param q torch.Tensor [T, heads, D]
+---@param k torch.Tensor [T, kv_heads, D]
+---@param v torch.Tensor [T, kv_heads, D]
+---@param o {seq_lens: integer[], causal: boolean, scale: number?, window: integer?}
+---@param sinks torch.Tensor? [heads]
+---@param ends_of fun(): torch.Tensor returns 0 and where each sequence ends, int32 on the device
+---@return torch.Tensor? # [T, heads, D]
+function M.attention_on_device(q, k, v, o, sinks, ends_of)
+  local capability = kernels and M.capability_of(q.device) or 0
+  if capability == 0 or #o.seq_lens == 0 then return nil end
+  local backend = kernels.attention_backend(capability, q, k, v, o.seq_lens,
+    { causal = o.causal, window = o.window, sinks = sinks ~= nil })
+  if backend == "math" then return nil end
+  return kernels.attention_on_device(q, k, v, ends_of(), o.seq_lens, backend,
+    { causal = o.causal, scale = o.scale, window = o.window, sinks = sinks })
 end
 
 M.rms_norm, M.add_rms_norm, M.kernels_of = rms_norm, add_rms_norm, kernels_of

@@ -2,7 +2,8 @@
 --- et al., arXiv 2309.17453). A head that finds nothing gives its weight to it. Private to nn.attention and
 --- models.cache.
 ---
---- The kernels of attention have no such score. So queries are computed in blocks, whose scores are written out, and a
+--- On a GPU FlashAttention computes whole sequences (kernels/attention/on_device.h). The other kernels of attention
+--- have no such score. So queries are computed in blocks, whose scores are written out, and a
 --- column with the sinks is put behind them. In training the blocks of a longer sequence are computed again in
 --- backward: memory holds the scores of one block, and a block with a window reads the keys of its window alone.
 

@@ -311,7 +311,7 @@ end
 
 --- Returns a sample of a file as ids, with a loss mask: a conversation in any form that docs/chat.md lists, with its
 --- tools, documents and chat_template_kwargs; or plain `text`, which is learnt as a whole, without the template and
---- with the token that ends a text.
+--- with the token that ends a text. Without a processor pictures are an error.
 ---
 ---     local sample = chat:encode_sample({ instruction = "2 + 2?", output = "4" }, { roles = "critic" })
 ---@param sample table as data.source reads it
@@ -328,6 +328,7 @@ function Chat:encode_sample(sample, opts)
     for i = 1, #ids do mask[i] = 1 end
     return { input_ids = ids, loss_mask = mask }
   end
+  if not more.processor then pictures.refuse(row.messages) end
   return self:encode(row.messages, M.options(row, more))
 end
 

@@ -2,6 +2,7 @@
 --- and text.prompt read them by this module.
 
 local core = require "lockstep.core"
+local picture_columns = require "lockstep.text.chat.picture_columns"
 local plain = require "lockstep.plain"
 
 local M = {}
@@ -24,7 +25,7 @@ KNOWN.sample = table.concat({ KNOWN.conversation, KNOWN.preference, "prompt; que
 local SHARED = { "tools", "documents", "chat_template_kwargs" }
 
 -- Columns of pictures and the like, whose places LLaMA-Factory marks in the text.
-local MEDIA = { "images", "videos", "audios" }
+local MEDIA = { "images", "image", "videos", "audios" }
 
 local given = plain.given
 
@@ -300,6 +301,7 @@ end
 ---@field tools table[]?
 ---@field documents table[]?
 ---@field chat_template_kwargs table<string, any>?
+---@field pictures text.PictureColumn? which take the places of the messages
 ---@field is_completed boolean? the messages are a prompt, none of which is learnt, and a completion
 
 --- Returns a sample in the form of messages, the name of the form that it had, and the columns that were read. An
@@ -323,11 +325,12 @@ function M.read(caller, kind, sample, roles, wanted)
       row.chat_template_kwargs = decoded(caller, "chat_template_kwargs", sample.chat_template_kwargs, false)
       for _, name in ipairs(row.media and MEDIA or {}) do
         local media = given(sample[name])
-        plain.check(type(media) ~= "table" or next(media) == nil, '%s: "%s" is not read in this form; put {"type": '
-          .. '"image", "path": "..."} into the content of messages', caller, name)
+        plain.check(media == nil or media == "" or type(media) == "table" and next(media) == nil, '%s: "%s" is not '
+          .. 'read in this form; put {"type": "image", "path": "..."} into the content of messages', caller, name)
       end
+      row.pictures = not row.media and not row.text and picture_columns.read(caller, sample) or nil
       row.media, row.wraps = nil, nil
-      return row, form, join(reads, SHARED)
+      return row, form, join(reads, join(SHARED, { row.pictures and row.pictures.name }))
     end
   end
   local keys = plain.keys(sample, function(key, value) return type(key) == "string" and value ~= core.null end)

@@ -21,7 +21,9 @@ function M.source(caller, part, folder, place)
   local given = (part.image ~= core.null and part.image) or part.path
   if torch.is_tensor(given) then return given end
   if type(given) ~= "string" or given:find("^%a+://") then
-    local got = type(given) == "string" and '"' .. given .. '", which is not a path' or "a " .. type(given)
+    local got = type(given) == "string" and '"' .. given .. '", which is not a path'
+      or (given == nil or given == core.null) and 'neither, and there is no column "images" or "image" next to the '
+        .. "messages" or "a " .. type(given)
     core.raise(('%s: %s: a picture is {type = "image", path = "cat.png"}, or has a tensor under "image"; got %s')
       :format(caller, place, got))
   end
@@ -29,8 +31,12 @@ function M.source(caller, part, folder, place)
   return is_relative and folder .. "/" .. given or given
 end
 
---- Returns the picture of a part: uint8 [3, H, W].
-local function read(part, folder, place)
+--- Returns the picture of a part: uint8 [3, H, W]. Private to the library.
+---@param part table
+---@param folder string of relative paths
+---@param place string of the part, for messages
+---@return torch.Tensor
+function M.read(part, folder, place)
   local given = M.source("chat:encode", part, folder, place)
   if torch.is_tensor(given) then return given end
   return require("lockstep.images").read(given, { alpha = "drop" }) -- as load_image of transformers reads a path
@@ -46,13 +52,25 @@ function M.find(messages, folder)
     for j, part in ipairs(type(message.content) == "table" and message.content or {}) do
       local place = ("message %d, part %d"):format(i, j)
       if part.type == "image" then
-        found[#found + 1] = read(part, folder, place)
+        found[#found + 1] = M.read(part, folder, place)
       elseif part.type == "video" or part.type == "image_url" then
         fail('%s has the type "%s"; known are "text" and "image"', place, part.type)
       end
     end
   end
   return found
+end
+
+--- Raises an error if there is a picture in messages to a model of text. Private to the library.
+---@param messages table[]
+function M.refuse(messages)
+  for i, message in ipairs(messages) do
+    for j, part in ipairs(type(message.content) == "table" and message.content or {}) do
+      if type(part) == "table" and part.type == "image" then
+        fail("message %d, part %d is a picture, and the model takes text alone; give a model with a vision tower", i, j)
+      end
+    end
+  end
 end
 
 --- Returns where a token begins in a text, each time.

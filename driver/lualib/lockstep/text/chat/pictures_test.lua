@@ -12,26 +12,7 @@ local torch = require "lockstep.torch"
 local IMAGE = 2007 -- the id of <|image_pad|>
 local PNG = "driver/images/testdata/png_rgba.png"
 
---- A folder with a tokenizer that knows Qwen's tokens for pictures, a template and a processor.
-local function make_folder()
-  local dir = run.dir .. "/vlm"
-  core.make_folder(dir)
-  local tokenizer = data.json "driver/text/testdata/qwen2.json"
-  for i, token in ipairs { "<|vision_start|>", "<|vision_end|>", "<|image_pad|>" } do
-    tokenizer.added_tokens[#tokenizer.added_tokens + 1] = { id = 2004 + i, content = token, special = true,
-      lstrip = false, rstrip = false, normalized = false, single_word = false }
-  end
-  data.save_json(dir .. "/tokenizer.json", tokenizer)
-  core.write_file(dir .. "/chat_template.jinja", { "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-    .. "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{% if p.type == 'image' %}"
-    .. "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}"
-    .. "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}" })
-  data.save_json(dir .. "/preprocessor_config.json", { image_processor_type = "Qwen2VLImageProcessor", patch_size = 4,
-    size = { shortest_edge = 64, longest_edge = 4096 } })
-  return dir
-end
-
-local dir = make_folder()
+local dir = dofile "driver/lualib/lockstep/text/chat/vision_fixture.lua" "vlm"
 local chat, process = text.chat(dir), images.processor(dir)
 
 local function question(...)
@@ -99,6 +80,11 @@ t.test("TextAloneHasNoPixels", function()
   t.equal({ sample.pixel_values, sample.image_grid_thw }, {})
 end)
 
+t.test("ModelsOfTextRefusePictures", function()
+  t.raises("chat:encode: message 1, part 1 is a picture, and the model takes text alone", chat.encode_sample, chat,
+    { messages = question { type = "image", path = PNG } })
+end)
+
 t.test("RelativePathsBeginAtTheFolder", function()
   local folder, name = PNG:match "^(.*)/(.*)$"
   local messages = question { type = "image", path = name, image = data.null }
@@ -112,7 +98,8 @@ t.test("WhatIsNoPictureIsNamed", function()
   local function refuses(message, messages) t.raises(message, chat.encode, chat, messages, { processor = process }) end
 
   refuses('chat:encode: message 1, part 1: a picture is {type = "image", path = "cat.png"}, or has a tensor under '
-    .. '"image"; got a nil', question { type = "image" })
+    .. '"image"; got neither, and there is no column "images" or "image" next to the messages',
+    question { type = "image" })
   refuses('got "https://example.com/x.png", which is not a path', question { type = "image",
     path = "https://example.com/x.png" })
   refuses('message 1, part 1 has the type "video"; known are "text" and "image"', question { type = "video" })

@@ -3,6 +3,7 @@
 local core = require "lockstep.core"
 local forms = require "lockstep.text.chat.forms"
 local options = require "lockstep.options"
+local picture_columns = require "lockstep.text.chat.picture_columns"
 local plain = require "lockstep.plain"
 
 local M = {}
@@ -55,8 +56,11 @@ end
 
 --- Returns a conversation or a prompt, once its roles are checked.
 local function check_row(caller, row, roles)
-  if not row.text then check_messages(caller, row.column or "messages", row.messages, roles) end
-  row.column = nil
+  if not row.text then
+    check_messages(caller, row.column or "messages", row.messages, roles)
+    row.messages = picture_columns.fill(caller, row.messages, row.pictures)
+  end
+  row.column, row.pictures = nil, nil
   return row
 end
 
@@ -139,7 +143,7 @@ end
 ---@class text.Preference
 ---@field chosen table[] messages: the prompt and the chosen completion
 ---@field rejected table[] likewise
----@field first integer the number of the first message of the completions
+---@field first integer the number of the first message of the completions; both lists share those before it
 ---@field tools table[]?
 ---@field documents table[]?
 ---@field chat_template_kwargs table<string, any>?
@@ -153,9 +157,11 @@ local function pair_of(caller, row, roles)
     plain.check(last == "assistant", '%s: "%s" must end with a message of the assistant, not of "%s"', caller, name,
       last)
   end
-  local first = prompt and #prompt or shared(row.chosen, row.rejected)
-  return { chosen = join(prompt or {}, row.chosen), rejected = join(prompt or {}, row.rejected),
-    first = first + 1, tools = row.tools, documents = row.documents, chat_template_kwargs = row.chat_template_kwargs }
+  local first = prompt and 0 or shared(row.chosen, row.rejected)
+  prompt = picture_columns.fill(caller, prompt or { unpack(row.chosen, 1, first) }, row.pictures)
+  return { chosen = join(prompt, { unpack(row.chosen, first + 1) }),
+    rejected = join(prompt, { unpack(row.rejected, first + 1) }),
+    first = #prompt + 1, tools = row.tools, documents = row.documents, chat_template_kwargs = row.chat_template_kwargs }
 end
 
 --- Returns the two conversations of a sample {prompt = [...], chosen = [...], rejected = [...], tools = [...]}, and
