@@ -87,8 +87,11 @@ void CheckSample(const TensorSample& sample, int64_t index, const PrepareOptions
   CheckPerToken(sample.input_ids, "input_ids", index, tokens);
   CheckPerToken(sample.loss_mask, "loss_mask", index, tokens);
   CheckLossMask(sample.loss_mask, index);
-  if (sample.position_ids.defined())
-    CheckPerToken(sample.position_ids, "position_ids", index, tokens);
+  if (sample.position_ids.defined()) {
+    const at::Tensor& ids = sample.position_ids;
+    const bool has_axes = ids.dim() == 2 && ids.size(0) == kPositionAxes && ids.size(1) == tokens;
+    CheckPerToken(has_axes ? ids[0] : ids, "position_ids", index, tokens);
+  }
   CheckIntegers(sample.position_ids, "position_ids", index);
   for (const auto& [name, stream] : sample.streams) {
     if (name == options.token_types) CheckIntegers(stream, name, index);

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "ATen/ops/arange.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/full.h"
@@ -44,11 +45,16 @@ class PackedRows {
     next_ += rows;
   }
 
-  // The numbers of the piece; of an int64 output.
+  // The numbers of the piece, in each column; of an int64 output.
   void AppendPositions(const Piece& piece) {
-    int64_t* first = packed_.mutable_data_ptr<int64_t>() + next_;
-    std::iota(first, first + (piece.end - piece.begin), piece.begin);
-    next_ += piece.end - piece.begin;
+    const int64_t rows = piece.end - piece.begin;
+    if (packed_.dim() == 1) {
+      int64_t* first = packed_.mutable_data_ptr<int64_t>() + next_;
+      std::iota(first, first + rows, piece.begin);
+    } else if (rows > 0) {
+      packed_.narrow(0, next_, rows).copy_(at::arange(piece.begin, piece.end).unsqueeze(1));
+    }
+    next_ += rows;
   }
 
   void Fill(const c10::Scalar& value, int64_t rows) {
@@ -225,7 +231,11 @@ void Packer::PackTokens(const std::vector<const Item*>& items,
                         int64_t length, TensorMicroBatch& batch) const {
   PackedRows input_ids(length, at::kLong);
   PackedRows loss_mask(length, at::kBool);
-  PackedRows position_ids(length, at::kLong);
+  const bool has_axes = std::any_of(samples.begin(), samples.end(), [](const auto* sample) {
+    return sample->position_ids.defined() && sample->position_ids.dim() == 2;
+  });
+  PackedRows position_ids(length, at::kLong,
+                          has_axes ? std::vector<int64_t>{kPositionAxes} : std::vector<int64_t>());
   PackedRows labels(batch.largest_group > 1 ? length : 0, at::kLong);
   std::map<std::string, PackedRows> streams;
   for (const auto& [name, stream] : streams_)
@@ -240,7 +250,8 @@ void Packer::PackTokens(const std::vector<const Item*>& items,
       loss_mask.AppendRuns(items[i]->outline->loss, piece);
       if (labels_of_sample.defined()) labels.Append(labels_of_sample, piece);
       if (sample.position_ids.defined()) {
-        position_ids.Append(sample.position_ids, piece);
+        const at::Tensor& ids = sample.position_ids;
+        position_ids.Append(ids.dim() == 2 ? ids.t() : has_axes ? ids.unsqueeze(1) : ids, piece);
       } else {
         position_ids.AppendPositions(piece);
       }
@@ -267,7 +278,7 @@ void Packer::PackTokens(const std::vector<const Item*>& items,
   }
   batch.input_ids = input_ids.packed();
   batch.loss_mask = loss_mask.packed();
-  batch.position_ids = position_ids.packed();
+  batch.position_ids = has_axes ? position_ids.packed().t().contiguous() : position_ids.packed();
   for (auto& [name, packer] : streams) {
     packer.Fill(streams_.at(name).fill.padding, num_padding);
     batch.streams[name] = packer.packed();

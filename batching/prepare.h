@@ -50,12 +50,16 @@
 
 namespace lockstep::batching {
 
+// Positions of a token where samples have pictures: time, row and column.
+constexpr int64_t kPositionAxes = 3;
+
 // One sample. n is its number of tokens. All tensors are on the CPU.
 struct TensorSample {
   at::Tensor input_ids;                       // int64 [n]
   at::Tensor loss_mask;                       // bool [n]; other dtypes hold only 0 and 1. The first
                                               // is ignored: no token before it predicts it
-  at::Tensor position_ids;                    // int64 [n]; undefined: 0 to n - 1
+  at::Tensor position_ids;                    // int64 [n], or [kPositionAxes, n] with pictures;
+                                              // undefined: 0 to n - 1
   std::map<std::string, at::Tensor> streams;  // [n, ...] each: further per-token values
   // Concatenated on dimension 0: pixel_values, image_grid_thw, ... A tensor that Prepare does not
   // know has one row, which belongs to the whole sample, unless PrepareOptions::own_rows names it.
@@ -141,8 +145,8 @@ struct TensorMicroBatch {
   std::vector<int64_t> seq_lens;  // sum to the length; the last includes padding to a multiple
   at::Tensor input_ids;           // int64 [length]
   at::Tensor loss_mask;           // bool [length]; false for the first token of each sample
-  at::Tensor position_ids;        // int64 [length]
-  at::Tensor cu_seqlens;  // int32 [seq_lens + 1]: 0 and the running sums, for varlen attention
+  at::Tensor position_ids;  // int64 [length]; [kPositionAxes, length] if one of its samples has it
+  at::Tensor cu_seqlens;    // int32 [seq_lens + 1]: 0 and the running sums, for varlen attention
   // [length, ...] each. A stream that no sample has is [length].
   std::map<std::string, at::Tensor> streams;
   std::map<std::string, at::Tensor> tensors;

@@ -79,6 +79,23 @@ TEST(Prepare, KeepsPositionsThatASampleBrings) {
   EXPECT_TRUE(at::equal(prepared.batches[0][0].position_ids, sample.position_ids));
 }
 
+TEST(Prepare, PositionsOfThreeAxesArePackedWithThoseOfOne) {
+  TensorSample picture = Text(3);
+  picture.position_ids = at::tensor({0, 1, 1, 0, 1, 2, 0, 3, 1}, at::kLong).view({3, 3});
+  TensorSample text = Text(2);
+  text.position_ids = at::tensor({4, 5}, at::kLong);
+  PrepareOptions options = With(8, 1);
+  options.pad_to_multiple_of = 8;
+
+  const Prepared prepared = Prepare({picture, text, Text(2)}, options);
+
+  const at::Tensor expected = at::tensor({0, 1, 1, 4, 5, 0, 1, 0,  //
+                                          0, 1, 2, 4, 5, 0, 1, 0,  //
+                                          0, 3, 1, 4, 5, 0, 1, 0},
+                                         at::kLong);
+  EXPECT_TRUE(at::equal(prepared.batches[0][0].position_ids, expected.view({3, 8})));
+}
+
 // --- The cases of the seed, and of the tests before it -------------------------------------------
 
 TEST(Prepare, EveryRankHasTheSameCount) {

@@ -107,7 +107,7 @@ def _read_streams(streams: Mapping[str, Any]) -> dict[str, list[float]]:
     for name, fill in streams.items():
         if name in _FIELDS:
             raise ValueError(f"prepare: streams: {name} is a field of every micro-batch; give it another name")
-        absent, padding = fill if isinstance(fill, (tuple, list)) else (fill, 0)
+        absent, padding = fill if isinstance(fill, (tuple, list)) else (fill, fill)
         for value in (absent, padding):
             _core.number(value, f"prepare: streams: {name}")
         fills[name] = [absent, padding]

@@ -266,16 +266,16 @@ def prepare(
     of one kind at each micro-step. Padding trains nothing. Ranks that prepare the same samples agree without communication.
 
     samples: dictionaries of tensors on the CPU, or sequences of numbers. input_ids: int64 [n]; loss_mask: bool, or 0 and 1,
-        [n]; position_ids: int64 [n], None: 0 to n - 1; streams: [n, ...]. Other tensors are concatenated on dimension 0, as
-        pixel_values and image_grid_thw. "kind" is text, which the tensors decide if it is not given. "may_wait": True leaves
-        a sample for a later call (report.held) if its micro-step would need padding.
+        [n]; position_ids: int64 [n] or [3, n], None: 0 to n - 1; streams: [n, ...]. Other tensors are concatenated on
+        dimension 0, as pixel_values and image_grid_thw. "kind" is text, which the tensors decide if it is not given.
+        "may_wait": True leaves a sample for a later call (report.held) if its micro-step would need padding.
     rank: makes only this rank's micro-batches; the other ranks' lists are empty.
     pad_to_multiple_of: tokens of each micro-batch; it must divide seq_len.
     balance, worth_a_step: as in plan.
     cost: of a sequence and of an image, as transformer_cost returns them; None: the number of tokens.
     mix_kinds: whether text may ride in micro-batches with images.
-    streams: the per-token values beside those above, by name: the value for samples without them, or (that value, the value
-        of padding), which is 0 unless given.
+    streams: the per-token values beside those above, by name: the value for samples without them and for padding, or a
+        pair of the two.
     own_rows: names of tensors with any number of rows, which follow neither the sample nor its images.
     token_types: the stream of modality ids: 1, 2 and 3 for placeholders of images, videos and audio. In samples without it
         image_token_id and its like say which tokens of input_ids are placeholders.

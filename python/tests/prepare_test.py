@@ -33,7 +33,7 @@ def make_case(seed):
         "pad_to_multiple_of": multiple,
         "balance": "makespan" if draw(0, 3) else "round_robin",
         "mix_kinds": draw(0, 3) > 0,
-        "streams": {"advantages": (0.5, -7.0)},
+        "streams": {"advantages": (0.5, -7.0), "temperatures": 2.0},
     }
     samples = []
     for i in range(draw(0, 9)):
@@ -88,6 +88,7 @@ class Prepare(unittest.TestCase):
             self.assertEqual(len(batch["pixel_values"]), patches)
             self.assertEqual(batch["mm_token_type_ids"].eq(1).sum() * 4, patches)
         self.assertTrue((batch["advantages"][length - batch.padding_tokens :] == -7).all())
+        self.equal(batch["temperatures"], torch.full((length,), 2.0))
         if batch.padding:
             self.assertEqual((batch.padding_tokens, batch.samples), (length, []))
             self.assertFalse(batch["loss_mask"].any())

@@ -129,3 +129,53 @@ t.test("LossesUnderDataParallelHaveTheGradientOfAllTokens", function()
   for name, p in model:named_parameters() do gradients[name] = p.grad end
   for name, p in expected:named_parameters() do t.near(gradients[name], p.grad / total, 1e-5, name) end
 end)
+
+--- Returns an iterator over one batch.
+local function once(batch)
+  local is_taken
+  return function()
+    if is_taken then return nil end
+    is_taken = true
+    return batch
+  end
+end
+
+for _, case in ipairs { { { dp = 2 }, false }, { { tp = 2 }, false }, { { cp = 2 }, {} }, { { pp = 2 }, false } } do
+  local sizes, fully_shard = unpack(case)
+  t.test("AModelOnAGridHasItsConfigAndItsLoss_" .. next(sizes), function()
+    local grid = sharding.grid(sizes)
+    local model = models.load("tests/models/qwen3", { grid = grid, parallel = { fully_shard = fully_shard } })
+    local alone, batch, total = models.load "tests/models/qwen3", batch_of(grid:rank "dp"), 0
+    for row = 0, grid.dp - 1 do
+      local sum, count = alone:loss(batch_of(row))
+      sum:backward()
+      total = total + count
+    end
+    local norm = optim.clip_grad_norm(alone:parameters(), math.huge) / total
+
+    sharding.accumulate(model, { batch }, total, function(one) return model:loss(one) end)
+
+    t.near(optim.clip_grad_norm(model:parameters(), math.huge), norm, 1e-4)
+    t.equal(model.config, alone.config)
+    t.truthy(sharding.evaluate(model, once(batch), function(one) return model:loss(one) end) > 0)
+    if grid.pp > 1 then
+      t.raises('with pp a model computes model(batch, "loss") alone, not "hidden"', model.hidden, model, batch)
+    else
+      t.near(model:hidden(batch):detach(), models.load("tests/models/qwen3"):hidden(batch):detach(), 1e-4)
+    end
+  end)
+end
+
+t.test("ReplicasOfAGridLearnFromTextWithoutTheTower", function()
+  local batch = batch_of(0)
+  local norms = {}
+  for i, fully_shard in ipairs { {}, false } do
+    local model = models.load("tests/models/qwen3_vl", { grid = sharding.grid {},
+      parallel = { fully_shard = fully_shard } })
+    for _ = 1, 2 do
+      sharding.accumulate(model, { batch }, 6 * dist.world_size(), function(one) return model:loss(one) end)
+    end
+    norms[i] = optim.clip_grad_norm(model:parameters(), math.huge)
+  end
+  t.near(norms[2], norms[1], 1e-4)
+end)

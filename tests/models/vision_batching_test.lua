@@ -60,6 +60,11 @@ for _, folder in ipairs { "qwen3_vl", "qwen2_5_vl" } do
     t.equal(kinds, { ["image+video"] = 5 })
     t.equal(count, tokens)
     t.near(sum / expected, 1, 1e-5)
+
+    -- Positions of each sample, before packing.
+    for _, i in ipairs { 1, 3 } do samples[i].position_ids = models.position_ids(model.config, samples[i]) end
+    t.near(packed_loss(model, samples, { seq_len = 80, mix_kinds = false }) / expected, 1, 1e-5)
+    t.near(packed_loss(model, samples, { seq_len = 400 }) / expected, 1, 1e-5)
   end)
 
   t.test("ASampleThatIsCutLosesWholePicturesIn_" .. folder, function()

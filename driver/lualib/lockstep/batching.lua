@@ -22,14 +22,15 @@ local M = { cost = {}, survey = survey.survey, samples_kept = survey.samples_kep
 ---@field input_ids torch.Tensor|integer[]
 ---@field loss_mask torch.Tensor|boolean[]|integer[] 1 or true for tokens that are trained on, else 0 or false; the
 --- first token is never trained on, because no token before it predicts it
----@field position_ids torch.Tensor|integer[]?
+---@field position_ids torch.Tensor|integer[]? default: 0, 1, 2, ...; or [3, tokens], as models.position_ids returns
+--- them for a sample with pictures
 ---@field kind string? default: by the tensors that the cut leaves, as "text", "image" or "image+video"
 ---@field [string] torch.Tensor|number[]|number streams ([tokens, ...]; a number holds for all), tensors
 
 ---@class batching.MicroBatch
 ---@field input_ids torch.Tensor int64 [length]
 ---@field loss_mask torch.Tensor bool [length]; false for the first token of each sample
----@field position_ids torch.Tensor int64 [length], starting anew at each sample
+---@field position_ids torch.Tensor int64 [length], starting anew at each sample; [3, length] if one of them has that
 ---@field seq_lens integer[] tokens of each sample; they sum to the length
 ---@field cu_seqlens torch.Tensor int32 [#seq_lens + 1]: 0 and the running sums
 ---@field kind string
@@ -209,7 +210,8 @@ end
 local function complete(micro_batches, rank, o, group)
   local values = {}
   for name, fill in pairs(o.streams) do
-    if name ~= o.token_types then values[name] = type(fill) == "table" and fill.padding or 0 end
+    if type(fill) == "table" then fill = fill.padding == nil and 0 or fill.padding end
+    if name ~= o.token_types then values[name] = fill end
   end
   for _, batch in ipairs(micro_batches) do
     batch.padding_values = values
@@ -237,9 +239,9 @@ end
 --- (formerly "lockstep") or "round_robin". `cost` is batching.cost.tokens(), batching.cost.transformer{...} or a
 --- function of seq_lens.
 ---
---- `streams` declares the values per token: {name = absent}, or {name = {absent = 1, padding = 0}}. `absent` is the
---- value in samples without the stream. `padding` is the value in padding tokens and in whole padding micro-batches: 0
---- unless given, so that a loss with this weight learns nothing from them.
+--- `streams` declares the values per token: {name = value}, or {name = {absent = 1, padding = 0}}. `absent` is the
+--- value in samples without the stream. `padding` is the value in padding tokens and in whole padding micro-batches. A
+--- value alone is both. In a table `padding` is 0 unless given: a loss with this weight learns nothing from padding.
 ---
 --- `mix_kinds` = true lets samples ride in micro-batches of a kind that has their tensors and more, as text beside
 --- images, if the plan gets better: makespan and micro-steps never grow. Only balance = "makespan" does it. With

@@ -6,7 +6,7 @@
 ---     ...
 ---     lora.save(model, run.dir .. "/adapter")       -- PEFT and vLLM load this folder
 ---
---- Apply or load adapters before sharding.data_parallel and optimizers. docs/lora.md has a whole script.
+--- Apply or load adapters before optimizers are made. docs/lora.md has a whole script.
 
 local across = require "lockstep.sharding.across"
 local adapters = require "lockstep.lora.adapters"
@@ -37,15 +37,23 @@ local function check_model(caller, model)
     "%s: expected a module, not a %s", caller, type(model))
 end
 
---- Raises for a wrapper, data_parallel for example, and for the module inside of a sharded model.
-local function check_plain(caller, model, advice)
+local function has_stages(model) return require("lockstep.sharding.pipeline").is_one(model) end
+
+--- Raises for a wrapper that holds no whole model, and for the module inside of a sharded or replicated model.
+local function check_plain(caller, model)
   check_model(caller, model)
-  if fully_shard.is_one(model) then return end
+  if fully_shard.is_one(model) or data_parallel.is_one(model) then return end
   if fully_shard.is_sharded(model) then
     core.raise(caller .. ": the module is sharded; give what sharding.fully_shard returned")
   end
-  if not nn.is_module(model) then core.raise(caller .. ": expected the module itself; " .. advice) end
+  if has_stages(model) then
+    core.raise(caller .. ": the model's layers are divided into stages (pp); call this before sharding.parallelize")
+  end
+  if not nn.is_module(model) then core.raise(caller .. ": expected the module itself") end
 end
+
+--- The module itself of replicas. All else stays as it is.
+local function inside(model) return data_parallel.is_one(model) and model.module or model end
 
 --- Raises where layers are split: they are split together with the adapters that they have.
 local function check_whole(caller, model)
@@ -53,17 +61,17 @@ local function check_whole(caller, model)
     "call this before sharding.tensor_parallel or sharding.parallelize, which split adapters too")
 end
 
---- Raises also for the module inside of data_parallel, which knows the parameters that the module had before.
+--- Raises also for the module inside of data_parallel: each rank would have other adapters.
 local function check_unused(caller, model)
-  local advice = "call this before sharding.data_parallel(model)"
-  check_plain(caller, model, advice)
-  check_whole(caller, model)
-  local net = fully_shard.is_one(model) and fully_shard.net_of(model) or model
+  check_plain(caller, model)
+  local own = inside(model)
+  check_whole(caller, own)
+  local net = fully_shard.is_one(own) and fully_shard.net_of(own) or own
   if nn.fields(net).stage_device then
     core.raise(caller .. ": the module has a pipeline's stages; call this before sharding.parallelize")
   end
-  if not fully_shard.is_one(model) and data_parallel.has_replicas(model) then
-    core.raise(caller .. ": the module has replicas, which would not learn of the adapters; " .. advice)
+  if rawequal(own, model) and not fully_shard.is_one(model) and data_parallel.has_replicas(model) then
+    core.raise(caller .. ": the module has replicas; give what sharding.data_parallel returned")
   end
 end
 
@@ -86,8 +94,6 @@ local function check_adapted(caller, model)
   if count_of(chosen) == 0 then core.raise(caller .. ": the model has no adapters; call lora.apply before") end
   return chosen
 end
-
-local function has_stages(model) return require("lockstep.sharding.pipeline").is_one(model) end
 
 --- Returns the pipeline that a model is, or that its language model is on this rank.
 local function stages_of(model) return has_stages(model) and model or rawget(model, "pipeline") end
@@ -193,6 +199,15 @@ local function add_all(caller, model, chosen, options_of)
   end)
 end
 
+--- Gives all replicas the adapters that the first rank of their group has drawn.
+local function share(model)
+  if not data_parallel.is_one(model) then return end
+  local first = model.group and model.group:ranks()[1] or 0
+  for _, p in ipairs(model:parameters()) do
+    if p.requires_grad then dist.broadcast(p:detach(), first, { group = model.group }) end
+  end
+end
+
 ---@class lora.Options
 ---@field r integer? rank of the update; default 16
 ---@field alpha number? the update is multiplied by alpha / r; default 32
@@ -214,11 +229,11 @@ end
 ---
 ---     local count = lora.apply(model, { r = 8, targets = "all-linear", modules_to_save = { "lm_head" } })
 ---
---- A model of sharding.fully_shard is sharded again, with its adapters, and stays the object that it is: make
---- optimizers afterwards. Collective then.
+--- A model of sharding.fully_shard is sharded again, with its adapters, and stays the object that it is. Replicas of
+--- sharding.data_parallel get the adapters of their first rank. Make optimizers afterwards. Collective then.
 ---
 --- Source: arXiv 2106.09685, as PEFT 0.21 computes it.
----@param model nn.Module
+---@param model nn.Module|sharding.FullyShard|sharding.DataParallel
 ---@param opts lora.Options?
 ---@return integer count linear layers and parameters that have an adapter now
 function M.apply(model, opts)
@@ -248,11 +263,13 @@ function M.apply(model, opts)
   if count_of(chosen_of(model)) > 0 then
     core.raise("lora.apply: the model has adapters already; call lora.merge first")
   end
-  local net = net_of(model)
+  local own = inside(model)
+  local net = net_of(own)
   local saved = adapters.find_modules_to_save("lora.apply", net, o.modules_to_save)
   local chosen = { saved = saved, layers = adapters.find_targets("lora.apply", net, targets, saved),
     holders = experts.find("lora.apply", net, o.parameters) }
-  add_all("lora.apply", model, chosen, function() return o end)
+  add_all("lora.apply", own, chosen, function() return o end)
+  share(model)
   return count_of(chosen)
 end
 
@@ -292,7 +309,7 @@ end
 --- have adapters before it is split.
 ---
 ---     local count = lora.load(model, "adapter")
----@param model any a module; replicas of one that has adapters
+---@param model nn.Module|sharding.FullyShard|sharding.DataParallel|sharding.Pipeline
 ---@param dir string a folder, or OWNER/ADAPTER in Hugging Face's local cache
 ---@return integer count linear layers and parameters that have an adapter now
 function M.load(model, dir)
@@ -302,8 +319,8 @@ function M.load(model, dir)
     loading.check_same(folder, chosen)
     loading.check_shapes(folder, chosen)
   else
-    check_whole("lora.load", data_parallel.is_one(model) and model.module or model)
     check_unused("lora.load", model)
+    model = inside(model)
     chosen = loading.choose(net_of(model), folder)
     loading.check_shapes(folder, chosen)
     add_all("lora.load", model, chosen, function(path) return folder.wanted[path] end)
@@ -319,7 +336,7 @@ end
 --- what its bytes stand for, and the adapter.
 ---
 ---     lora.merge(model)
----@param model nn.Module
+---@param model nn.Module|sharding.FullyShard|sharding.DataParallel
 ---@return integer count linear layers and parameters that had an adapter
 function M.merge(model)
   check_adapted("lora.merge", model)
@@ -327,7 +344,8 @@ function M.merge(model)
     core.raise("lora.merge: the model's layers are divided into stages (pp); write the adapter with lora.save and then "
       .. "the whole model with lora.save_merged")
   end
-  check_plain("lora.merge", model, "of replicas give the module inside, replicas.module")
+  check_plain("lora.merge", model)
+  model = inside(model)
   local net = net_of(model)
   local chosen, owners, made_whole = chosen_of(net), {}, {}
   for _, one in ipairs(chosen.layers) do

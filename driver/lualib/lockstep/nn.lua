@@ -410,13 +410,14 @@ function RMSNorm:forward(x, residual)
   return fused.rms_norm(x, self.weight, self.size, self.eps)
 end
 
---- Zeroes elements with probability p while training, and scales the rest by 1 / (1 - p).
+--- Zeroes elements with probability p (default 0.5) while training, and scales the rest by 1 / (1 - p).
 ---@class nn.Dropout: nn.Module
 local Dropout = Module:subclass("Dropout")
----@type fun(p: number): nn.Dropout
+---@type fun(p: number?): nn.Dropout
 M.Dropout = Dropout
 
 function Dropout:init(p)
+  if p == nil then p = 0.5 end
   if type(p) ~= "number" or p < 0 or p > 1 then
     core.raise("nn.Dropout: p must be a number from 0 to 1, not " .. tostring(p))
   end

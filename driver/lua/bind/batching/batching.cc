@@ -190,11 +190,11 @@ c10::Scalar ReadFill(lua_State* state, int index, const std::string& name) {
   return c10::Scalar(ReadNumber(state, index, name.c_str()));
 }
 
-// A value for samples without the stream, or {absent = value, padding = value}.
+// A value for padding and for samples without the stream, or {absent = value, padding = value}.
 batching::StreamFill ReadStreamFill(lua_State* state, int index, const std::string& name) {
   batching::StreamFill fill;
   if (lua_type(state, index) != LUA_TTABLE) {
-    fill.absent = ReadFill(state, index, name);
+    fill.absent = fill.padding = ReadFill(state, index, name);
     return fill;
   }
   const OptionTable table(state, index, name.c_str(), {"absent", "padding"});

@@ -87,9 +87,9 @@ t.test("VerifyFindsPaddingToAMultipleThatTrains", function()
   batching.verify(batches)
 end)
 
-t.test("ADivisorHasAPaddingValueOfItsOwn", function()
-  local batches = prepare("lockstep", { advantages = 0.0, rl_weights = 1.0,
-    temperatures = { absent = 1, padding = 1 }, is_tool = { absent = true, padding = true } })
+t.test("AValueAloneIsThatOfPaddingToo", function()
+  local batches = prepare("lockstep", { advantages = 0.0, rl_weights = { absent = 1.0 }, temperatures = 1,
+    is_tool = true })
   for _, list in ipairs(batches) do
     t.equal(list[1].temperatures, torch.ones { #list[1].input_ids })
     t.equal(list[1].is_tool, torch.ones({ #list[1].input_ids }):bool())

@@ -93,17 +93,43 @@ t.test("AFailureOfRankZerosDiskIsAnErrorOnAll", function()
   t.raises("lora.save: ", lora.save, adapted(1), "/proc/none/adapter")
 end)
 
-t.test("ReplicasAreAdaptedBeforeTheyAreMade", function()
+t.test("ReplicasAreAdaptedAfterTheyAreMade", function()
+  local alone, replicas = tiny.base(), sharding.data_parallel(tiny.base())
+  train(replicas, optim.SGD(replicas:parameters(), { lr = 0 }), 0, 0) -- with all parameters, which are frozen later
+  replicas:zero_grad()
+  torch.manual_seed(1)
+  local count = lora.apply(alone, OPTIONS)
+  torch.manual_seed(1 + dist.rank())
+
+  t.equal(lora.apply(replicas, OPTIONS), count)
+
+  for name, tensor in pairs(alone:state_dict()) do t.equal(replicas:state_dict()[name], tensor, name) end
+  local options = { lr = 1e-2, weight_decay = 0 }
+  train(alone, optim.AdamW(alone:parameters(), options), 1, 5, true)
+  train(replicas, optim.AdamW(replicas:parameters(), options), 1, 5)
+  for name, tensor in pairs(alone:state_dict()) do t.near(replicas:state_dict()[name], tensor, 2e-5, name) end
+
+  local ids = batch(1, 0)
+  local before = replicas(ids):detach()
+  t.equal(lora.merge(replicas), count)
+  t.near(replicas(ids):detach(), before, 1e-5)
+  t.equal(#replicas:parameters(), #tiny.base():parameters())
+end)
+
+t.test("ReplicasReadAnAdapter", function()
+  local alone, replicas = tiny.base(), sharding.data_parallel(tiny.base())
+  t.equal(lora.load(replicas, tiny.FIXTURES .. "/plain"), lora.load(alone, tiny.FIXTURES .. "/plain"))
+  t.equal(replicas(batch(1, 0)):detach(), alone(batch(1, 0)):detach())
+end)
+
+t.test("TheModuleInsideOfReplicasIsRefused", function()
   local replicas = sharding.data_parallel(tiny.base())
   for name, call in pairs {
     apply = lora.apply, load = function(model) lora.load(model, tiny.FIXTURES .. "/plain") end,
   } do
-    t.raises("lora." .. name .. ": expected the module itself; call this before sharding.data_parallel(model)", call,
-      replicas)
-    t.raises("lora." .. name .. ": the module has replicas, which would not learn of the adapters", call,
+    t.raises("lora." .. name .. ": the module has replicas; give what sharding.data_parallel returned", call,
       replicas.module)
   end
-  t.raises("lora.merge: expected the module itself", lora.merge, sharding.data_parallel(adapted(1)))
 end)
 
 t.test("AResumedRunGoesOnWithTheSameBits", function()

@@ -398,6 +398,10 @@ end
 
 CausalLM.staged_hidden = CausalLM.hidden -- as staged_inputs
 
+--- Methods that forward calls by their name. What sharding.data_parallel returns has them, too.
+---@type table<string, true>
+CausalLM.computed_by_forward = plain.words "loss hidden log_probs"
+
 --- Returns the logits. With what = "loss" the results of model:loss(batch), with "hidden" those of model:hidden(batch),
 --- with "log_probs" those of model:log_probs(batch): for wrappers that watch forward, such as data_parallel.
 ---
@@ -409,7 +413,7 @@ CausalLM.staged_hidden = CausalLM.hidden -- as staged_inputs
 ---@return any ... # logits: [T, vocab_size], in the model's dtype
 function CausalLM:forward(batch, what, ...)
   if what == nil or what == "logits" then return self:head((self:hidden(batch))) end
-  check(what == "loss" or what == "hidden" or what == "log_probs",
+  check(CausalLM.computed_by_forward[what],
     'forward returns "logits", "loss", "hidden" or "log_probs", not "%s"', what)
   return self[what](self, batch, ...)
 end

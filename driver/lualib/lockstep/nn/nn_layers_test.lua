@@ -133,6 +133,7 @@ t.test("DropoutOfNothingAndOfEverything", function()
   local x = torch.ones({ 10 })
 
   t.equal(nn.Dropout(0)(x), x)
+  t.equal(nn.Dropout().p, 0.5)
   t.equal(nn.Dropout(1)(x), torch.zeros({ 10 }))
 end)
 

@@ -68,6 +68,10 @@ end
 ---@field private has_run boolean? a forward pass has begun
 ---@field private num_trained integer parameters whose gradients are averaged
 ---@field private saved_buckets integer[][]? of a state in which other parameters were trained
+---@field config table? of a model of lockstep.models
+---@field loss (fun(self: sharding.DataParallel, batch: models.Batch): torch.Tensor, integer)? of such a model: its own
+---@field hidden (fun(self: sharding.DataParallel, batch: models.Batch): torch.Tensor)? likewise
+---@field log_probs (fun(self: sharding.DataParallel, batch: models.Batch, opts: table?): torch.Tensor)? likewise
 ---@operator call: any
 local DataParallel = {}
 DataParallel.__index = DataParallel
@@ -255,6 +259,16 @@ end
 ---@return dist.Group?
 function M.group_of(value) return M.is_one(value) and value.group or nil end
 
+--- Gives replicas of a model of lockstep.models its config and the methods that its forward calls by name.
+local function add_calls(replicas)
+  local names = getmetatable(replicas.module).computed_by_forward
+  if not names then return end
+  replicas.config = replicas.module.config
+  for name in pairs(names) do
+    replicas[name] = function(self, batch, ...) return self:forward(batch, name, ...) end
+  end
+end
+
 ---@class sharding.DataParallelOptions
 ---@field bucket_mb number? 25
 ---@field find_unused boolean? false
@@ -300,6 +314,7 @@ function M.data_parallel(module, opts)
     needs_outputs = o.find_unused or o.static_graph,
     group = o.group,
   }, DataParallel)
+  add_calls(replicas_of[module])
   note_parameters(replicas_of[module])
   local buckets = saved_buckets[module]
   saved_buckets[module] = nil

@@ -52,6 +52,8 @@ end
 
 --- A sample's per-token fields as tensors of one dimension.
 local function read_sample(sample, number)
+  local is_ids = torch.is_tensor(sample) or type(sample) == "table" and type(sample[1]) == "number"
+  if is_ids then sample = { input_ids = sample } end
   plain.check(type(sample) == "table" and sample.input_ids ~= nil, "sharding.pack: sample %d has no input_ids", number)
   local fields = {}
   for name, value in pairs(sample) do
@@ -324,7 +326,8 @@ end
 ---     end
 ---
 --- A sample holds input_ids, and optionally loss_mask (default: all), position_ids (default: from 0) and other values
---- per token, as arrays or tensors of one dimension. Ids and positions become int64, other arrays of numbers float32.
+--- per token, as arrays or tensors of one dimension. It may also be the ids alone, as tok:encode returns them. Ids and
+--- positions become int64, other arrays of numbers float32.
 --- A chunk holds the same, concatenated, and seq_lens, the lengths of its pieces. A sample that exceeds a chunk
 --- continues in the next.
 ---

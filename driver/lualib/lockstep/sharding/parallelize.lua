@@ -26,7 +26,8 @@ local function check(holds, message, ...) plain.check(holds, CALLER .. message, 
 
 ---@class sharding.ParallelOptions
 ---@field fully_shard sharding.FullyShardOptions|false|nil along dp x cp; false: replicas. Default: {}
----@field data_parallel sharding.DataParallelOptions? of replicas
+---@field data_parallel sharding.DataParallelOptions? of replicas; find_unused: default true for a model with a vision
+--- tower, which text does not run
 ---@field sequence boolean? with tp: values between the layers are split by tokens
 ---@field plan table<string, string>? with tp: see sharding.tensor_parallel; default: the model's own
 ---@field cp "ring"|"all_to_all"|nil how attention sees other ranks' tokens; default: all-to-all where the ranks of cp
@@ -108,6 +109,12 @@ local function compare(o, group)
   check(not found, "every rank must give the same options, got %s", found)
 end
 
+--- Returns whether some micro-batches leave parts of the net out: text runs no vision tower.
+local function has_tower(net)
+  local config = net.config
+  return type(config) == "table" and config.vision_config ~= nil and config.vision_config ~= core.null
+end
+
 --- Checks the arguments, and applies the steps. Returns the options, and those of fully_shard, or nil and those of
 --- data_parallel.
 local function prepare(net, grid, opts, has_values)
@@ -130,7 +137,8 @@ local function prepare(net, grid, opts, has_values)
   if o.fully_shard then
     return o, plain.copy(o.fully_shard, { group = group, replicas = grid.replicas })
   end
-  return o, nil, plain.copy(o.data_parallel or {}, { group = group })
+  local replicas = plain.copy({ find_unused = has_tower(net) }, o.data_parallel)
+  return o, nil, plain.copy(replicas, { group = group })
 end
 
 --- Divides the net's layers over pp. `wrap` gives each stage its values or shards, and returns the shards if there are

@@ -29,6 +29,7 @@ local function check(holds, message, ...) if not holds then fail(message, ...) e
 
 ---@class sharding.Pipeline
 ---@field module models.CausalLM the layers of this rank's stages
+---@field config table of the whole model
 ---@field group dist.Group the ranks of one pipeline
 ---@field order string
 ---@field chunks integer stages of each rank
@@ -71,6 +72,17 @@ function Pipeline:forward(batch, what, ...)
 end
 
 Pipeline.__call = Pipeline.forward
+
+--- Returns what model(batch, "loss") does.
+---@param batch models.Batch
+---@return torch.Tensor sum
+---@return integer count
+function Pipeline:loss(batch) return self:forward(batch, "loss") end
+
+-- Raise: only the last stage has these results.
+for _, name in ipairs { "hidden", "log_probs" } do
+  Pipeline[name] = function(self, batch) return self:forward(batch, name) end
+end
 
 --- Methods of the module, for this rank's stages. Names are those of the whole model.
 for _, name in ipairs { "parameters", "named_parameters", "zero_grad", "named_buffers",
@@ -373,10 +385,10 @@ function M.pipeline(net, o)
   local callee = o.wrap() or net
   local _, first = callee:named_parameters()()
   net.stage_device = first.device
-  local self = setmetatable({ module = net, callee = callee, group = o.group, order = o.order, chunks = o.chunks,
-    stages = stages, part = position, data = o.data, same = o.same, schedules = {}, stage_of = stage_finder(net, own),
-    checks_operations = os.getenv "LOCKSTEP_CHECK_PIPELINE" == "1", adapter_config = adapter_config,
-    is_counted = has_last and (not owner or owner.rank == 0) }, Pipeline)
+  local self = setmetatable({ module = net, config = net.config, callee = callee, group = o.group, order = o.order,
+    chunks = o.chunks, stages = stages, part = position, data = o.data, same = o.same, schedules = {},
+    stage_of = stage_finder(net, own), checks_operations = os.getenv "LOCKSTEP_CHECK_PIPELINE" == "1",
+    adapter_config = adapter_config, is_counted = has_last and (not owner or owner.rank == 0) }, Pipeline)
   if is_tied and (has_first or has_last) then
     local ranks = o.group:ranks()
     self.tied = find_tied(callee)

@@ -156,6 +156,15 @@ t.test("TheLastChunkMayBeShortOrPadded", function()
   t.equal(padded[2].seq_lens, { 1, 3 })
 end)
 
+t.test("ASampleMayBeItsIdsAlone", function()
+  local samples, i = { { 1, 2, 3 }, torch.tensor({ 4, 5, 6 }, { dtype = torch.int64 }), { input_ids = { 7, 8 } } }, 0
+  local chunks = take(sharding.pack { source = function() i = i + 1 return samples[i] end, seq_len = 4 })
+  t.equal(chunks[1].input_ids:totable(), { 1, 2, 3, 4 })
+  t.equal(chunks[2].input_ids:totable(), { 5, 6, 7, 8 })
+  t.equal(chunks[2].position_ids:totable(), { 1, 2, 0, 1 })
+  t.equal(chunks[2].loss_mask:totable(), { true, true, true, true })
+end)
+
 t.test("SamplesMayBeCarriedOverWhole", function()
   local packed = sharding.pack {
     source = source { 3, 2, 6 }, seq_len = 4, split = false, drop_last = false, pad_token_id = 0,
