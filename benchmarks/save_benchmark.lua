@@ -3,7 +3,8 @@
 --     bazel-bin/driver/lockstep --nproc 2 --run-dir /tmp/saves benchmarks/save_benchmark.lua --set gib=1 --set every=20
 --
 -- A step is `step_ms` of work, of which `busy` is computed and the rest is waited for, as for a GPU. Prints, of each
--- way to save, the seconds of its loop, its cost in % of the loop without saves, and its longest step.
+-- way to save, the seconds of its loop, its cost in % of the loop without saves, its longest step, and the processor
+-- seconds of rank 0 in it.
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
@@ -38,23 +39,24 @@ end
 
 local base, num_loops = run.dir, 0
 
---- Returns the seconds of a loop, until its last step is done, and of its longest step.
+--- Returns the seconds of a loop, until its last step is done, those of its longest step, and processor seconds.
 local function loop(opts)
   num_loops = num_loops + 1
   run.dir = ("%s/%d"):format(base, num_loops)
   core.make_folder(run.dir)
   dist.barrier()
   run:state({ model = model }, opts)
-  local started, longest, last, seconds = core.now(), 0, core.now(), 0
+  local started, longest, last, seconds, processor = core.now(), 0, core.now(), 0, os.clock()
   for _ in run:steps(function() return true end, config.steps) do
     step_of_work()
     dist.barrier()
     longest, last = math.max(longest, core.now() - last), core.now()
     seconds = last - started -- without the save at the end of a run, which is waited for
   end
+  processor = os.clock() - processor
   dist.barrier()
   if dist.rank() == 0 then os.execute(("rm -rf '%s'"):format(run.dir)) end
-  return seconds, longest
+  return seconds, longest, processor
 end
 
 local WAYS = { { "no save", {} }, { "save", { every = config.every, keep = 1 } },
@@ -63,9 +65,9 @@ local times = {}
 loop(WAYS[3][2]) -- the first touch of all memory
 for _ = 1, config.turns do
   for _, way in ipairs(WAYS) do
-    local seconds, longest = loop(way[2])
+    local seconds, longest, processor = loop(way[2])
     times[way[1]] = times[way[1]] or {}
-    table.insert(times[way[1]], { seconds, longest })
+    table.insert(times[way[1]], { seconds, longest, processor })
   end
 end
 if dist.rank() == 0 then
@@ -74,7 +76,7 @@ if dist.rank() == 0 then
     table.sort(times[name], function(x, y) return x[1] < y[1] end)
     local middle = times[name][math.ceil(#times[name] / 2)]
     local without = times["no save"][math.ceil(#times[name] / 2)][1]
-    print(("%-8s %7.2f s  %+6.1f %%  longest step %.2f s"):format(name, middle[1], 100 * (middle[1] / without - 1),
-      middle[2]))
+    print(("%-8s %7.2f s  %+6.1f %%  longest step %.2f s  processor %.2f s"):format(name, middle[1],
+      100 * (middle[1] / without - 1), middle[2], middle[3]))
   end
 end

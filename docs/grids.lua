@@ -10,6 +10,7 @@ local END = "<!-- end of the table -->"
 local FAMILIES = { qwen3 = "Qwen3", qwen3_tied = "Qwen3 with a tied head",
   qwen3_few_kv = "Qwen3 with few heads of keys and values", qwen3_moe = "Qwen3-MoE", qwen3_vl = "Qwen3-VL",
   qwen3_late_moe = "Qwen3-MoE with experts in late layers",
+  qwen3_judge = "Qwen3 with scores",
   qwen3_vl_moe = "Qwen3-VL-MoE", mixtral = "Mixtral", llama = "Llama", llama_tied = "Llama with a tied head",
   olmo3 = "OLMo 3", phi3 = "Phi-3",
   phi3_long = "Phi-3 with long sequences", granite = "Granite",
@@ -18,7 +19,8 @@ local FAMILIES = { qwen3 = "Qwen3", qwen3_tied = "Qwen3 with a tied head",
 
 --- What tests do with a grid.
 local USES = { train = "training", adapters = "adapters", dora = "DoRA", frozen = "frozen layers", state = "states",
-  folder = "folders", generation = "generation, evaluation" }
+  folder = "folders", generation = "generation, evaluation", pairs = "preferences (DPO)", answers = "answers (KTO)",
+  policy = "policy gradients (GRPO)", scores = "reward models" }
 
 local function grid_text(row)
   local sizes, texts = runs.sizes(row), {}

@@ -42,7 +42,7 @@ local config = run.config({
   lora = { r = 8, alpha = 16, dropout = 0.0, targets = "all-linear" }, -- r = 0: all weights
   neftune = 0.0, -- above 0: the size of noise on embeddings in training (NEFTune)
   max_norm = 1.0, save_every = 40,
-  parallel = { tp = 1, fully_shard = false }, -- the grid of ranks: docs/parallelism.md
+  parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false }, -- the grid of ranks: docs/parallelism.md
   precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
 }, { at_least = { seed = 0, steps = 1, pairs_per_step = 1, seq_len = 1, warmup_steps = 0, save_every = 1,
   ["lora.r"] = 0 }, presets = sharding.presets })
@@ -67,8 +67,8 @@ if #samples == 0 then error(path .. " has no pair to learn from", 0) end
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 if config.neftune ~= 0 then nn.neftune(net, net:decoder().embed_tokens, { alpha = config.neftune }) end
 -- A step without pictures leaves the vision tower out, on every rank alike.
-local model = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = process ~= nil } })
-local dealing = { seq_len = config.seq_len, grid = sharding.grid { tp = config.parallel.tp } }
+local model, grid = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = process ~= nil } })
+local dealing = { seq_len = config.seq_len, grid = grid }
 
 local function score(batch) return losses.pairs.score(model, batch, config.loss.variant) end
 
@@ -80,15 +80,12 @@ local function reference_of_all()
   local ok, kept, of = pcall(data.safetensors, file)
   if dist.all_gather_object(ok and of.made_from == note.made_from)[1] then return kept.log_probs end
   local log_probs = torch.zeros { #samples, 2 }
-  model:eval()
-  torch.no_grad(function()
-    for batch, before in losses.each(samples, config.pairs_per_step, dealing) do
-      local rows, scores = torch.tensor(batch.samples, { dtype = torch.int64 }) + (before - 1), score(batch)
-      if not batch.padding then log_probs:index_copy_(0, rows, scores:to("cpu", torch.float32)) end
-    end
-  end)
-  model:train()
-  dist.all_reduce(log_probs, "sum", { group = dealing.grid:group "dp" })
+  for batch, before in losses.each(samples, config.pairs_per_step, dealing) do
+    local rows, scores = torch.tensor(batch.samples, { dtype = torch.int64 }) + (before - 1),
+      sharding.infer(model, { batch }, score)[1]
+    if not batch.padding then log_probs:index_copy_(0, rows, scores:to("cpu", torch.float32)) end
+  end
+  dist.all_reduce(log_probs, "sum", { group = grid:group "dp" })
   if dist.rank() == 0 then data.save_safetensors(file, { log_probs = log_probs }, { metadata = note }) end
   dist.barrier()
   return log_probs
@@ -122,7 +119,8 @@ local function loss_of(batch)
 end
 
 for step, micro_batches in run:steps(draw, steps) do
-  local loss, accuracy, margin = sharding.accumulate(model, micro_batches, config.pairs_per_step, loss_of)
+  local loss, accuracy, margin = sharding.accumulate(model, micro_batches, config.pairs_per_step, loss_of,
+    { whole = true })
   local grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })
   optimizer:zero_grad()
   log.step { loss = loss, accuracy = accuracy, margin = margin, grad_norm = grad_norm,

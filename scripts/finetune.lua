@@ -88,8 +88,7 @@ if config.tiles > 0 then net.tiled_mlp = { tiles = config.tiles } end
 local is_separate, axes = config.vision_ranks > 0, config.parallel
 local model = is_separate and mimo.separate(net, { vision_ranks = config.vision_ranks,
     parallel = { tp = axes.tp, cp = axes.cp, ep = axes.ep, pp = axes.pp, fully_shard = axes.fully_shard } })
-  or sharding.parallel(net, axes,
-    { data_parallel = axes.pp * axes.ep == 1 and { find_unused = process ~= nil } or nil })
+  or sharding.parallel(net, axes, { data_parallel = { find_unused = process ~= nil } })
 -- The rows of dp have micro-batches of their own. With a separate tower each rank is given those of all rows.
 local grid = not is_separate and sharding.grid { tp = axes.tp, cp = axes.cp, ep = axes.ep, pp = axes.pp } or nil
 local row, num_rows = grid and grid:rank "dp", grid and grid.dp or model.ranks

@@ -3,6 +3,7 @@
 --     ./run scripts/grpo.lua                        # a small model learns to write words backwards, in a minute
 --     ./run scripts/grpo.lua --set images=true      # half of the words are pictures
 --     ./run scripts/grpo.lua --set model=qwen --set task=my_task --set lora.r=16 --set loss.beta=0.02
+--     ./run --nproc 4 scripts/grpo.lua --set model=qwen --set task=my_task --set parallel.tp=2
 --
 -- A task is a module beside this script; see reverse_words.lua, and questions.lua for questions of a file. It may have
 -- several reward functions, and tools that the model calls: see docs/scripts.md. Answers are sampled here, or by a
@@ -45,15 +46,20 @@ local config = run.config({
   lr = 0.0, -- 0: 1e-5 for an adapter, 1e-6 for all weights, 2e-3 for the small model
   schedule = "constant", warmup_steps = 5, -- or "linear", "cosine", "stable_decay"
   neftune = 0.0, -- above 0: the size of noise on embeddings in training (NEFTune)
-  max_norm = 1.0, parallel = "data_parallel", -- or "fully_shard"
+  max_norm = 1.0,
+  parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false }, -- the grid of ranks: docs/parallelism.md
   precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
   server = "", -- samples the answers; each step writes its weights into the run's folder for it
   save_every = 25, export = "", rollouts = "", max_lag = 1, -- of the weights that sampled an answer, in steps
 }, { at_least = { seed = 0, warm_steps = 0, steps = 1, problems_per_step = 1, group_size = 2, max_new_tokens = 1,
   max_turns = 1, max_batch_size = 1, updates = 1, seq_len = 1, warmup_steps = 0, ["lora.r"] = 0, save_every = 1,
-  max_lag = 0 } })
+  max_lag = 0 }, presets = sharding.presets })
 if config.loss.beta > 0 and config.lora.r == 0 then error("loss.beta needs an adapter: --set lora.r=16", 0) end
 if (config.export == "") ~= (config.rollouts == "") then error("give --set export and --set rollouts together", 0) end
+if config.parallel.pp > 1 and config.server == "" and config.rollouts == "" then
+  error("parallel.pp divides the model into stages, which cannot sample answers: give --set server, or --set export "
+    .. "and --set rollouts, or leave pp out", 0)
+end
 if config.server ~= "" and config.rollouts ~= "" then error("either server or rollouts samples the answers", 0) end
 torch.manual_seed(config.seed)
 
@@ -68,8 +74,10 @@ local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 if config.neftune ~= 0 then nn.neftune(net, net:decoder().embed_tokens, { alpha = config.neftune }) end
 -- A micro-batch of text leaves the vision tower out, on every rank alike: batching sees to that.
-local model = sharding.parallel(net, config.parallel,
+local model, grid = sharding.parallel(net, config.parallel,
   { data_parallel = { find_unused = net.config.vision_config ~= nil } })
+-- Ranks that share weights or experts write the same answers. The first of them scores these, for all ranks.
+local is_first = grid:rank "tp_ep" == 0 and grid:rank "pp" == 0
 local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-5 or 1e-6)
 local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
 if config.epochs > 0 and not task.size then error("--set epochs needs a task with a size", 0) end
@@ -105,38 +113,47 @@ local function score_group(group)
   return group
 end
 
--- Samples the next turn of answers. Prompts that are the same are computed once.
-local function generate(prompts, limits, turn, problems)
-  local seed = config.seed % 1e6 * 1e9 + done.steps * 1e3 + dist.rank() + (turn - 1) % 8 * 1e15
+-- Samples the next turn of answers. Prompts that are the same are computed once. An answer has a number in its step, so
+-- it does not depend on the number of ranks.
+local numbers = {}
+local function generate(prompts, limits, turn, problems, places)
+  local o = { max_new_tokens = limits, stop = task.stop, suppress = task.placeholders, numbers = {},
+    temperature = config.temperature, seed = config.seed % 1e6 * 1e9 + done.steps * 1e3 + (turn - 1) % 8 * 1e15 }
+  for i, place in ipairs(places) do o.numbers[i] = numbers[place] end
   if server then
-    return server:generate(prompts, { max_new_tokens = limits, stop = task.stop, suppress = task.placeholders,
-      temperature = config.temperature, seed = seed, problems = problems })
+    o.problems = problems
+    return server:generate(prompts, o)
   end
-  return models.generate(net, prompts, { max_new_tokens = limits, stop = task.stop, suppress = task.placeholders,
-    max_batch_size = config.max_batch_size, temperature = config.temperature, seed = seed })
+  o.max_batch_size = config.max_batch_size
+  return models.generate(net, prompts, o)
 end
 local turns = { generate = generate, max_new_tokens = config.max_new_tokens, stop = task.stop, tools = task.tools,
   parse = task.parse, max_turns = config.max_turns, chat = task.tools and text.chat(dir),
-  tokenizer = task.tools and text.tokenizer(dir) }
+  tokenizer = task.tools and text.tokenizer(dir), group = not server and grid:group "tp_ep" or nil }
 
--- Samples answers to this rank's part of the problems, which may be none.
+-- Samples answers to this rank's part of the problems. The part may be empty. Ranks of cp have other problems, too.
 local function sample_groups()
   local groups, problems = {}, {}
-  for i = done.problems + dist.rank() + 1, done.problems + config.problems_per_step, dist.world_size() do
-    local problem = task.problem(i)
-    groups[#groups + 1] = { problem = i, answers = {} }
-    for _ = 1, config.group_size do problems[#problems + 1] = problem end
-  end
   if server then server:load(publish(run.dir .. "/weights", 0), config.lora.r > 0) end
+  local count = (is_first or not server) and config.problems_per_step or 0
+  for i = grid:rank "expert_dp" + 1, count, grid:size "expert_dp" do
+    local problem = task.problem(done.problems + i)
+    groups[#groups + 1] = { problem = done.problems + i, answers = {} }
+    for k = 1, config.group_size do
+      problems[#problems + 1] = problem
+      numbers[#problems] = (i - 1) * config.group_size + k
+    end
+  end
   net:eval()
   local answers = server and models.generate_turns(problems, turns)
     or model:full(models.generate_turns, problems, turns)
   net:train()
+  done.problems = done.problems + config.problems_per_step
+  if not is_first then return {} end
   for i, answer in ipairs(answers) do
     table.insert(groups[math.ceil(i / config.group_size)].answers, answer)
   end
   for _, group in ipairs(groups) do score_group(group) end
-  done.problems = done.problems + config.problems_per_step
   return groups
 end
 
@@ -170,23 +187,20 @@ local function rollouts()
     max_new_tokens = config.max_new_tokens, stop = task.stop })
 end
 
--- Returns the log-probabilities under the model without its adapter, and without noise.
-local function reference_of(batch, scoring)
-  net:eval()
-  local log_probs = lora.disabled(model, model, batch, "log_probs", scoring)
-  net:train()
-  return log_probs
-end
+local function log_probs_of(batch) return (model(batch, "log_probs", { temperature = config.temperature })) end
 
 for step, samples, reward, counts, moments in run:steps(rollouts, steps) do
-  local batches, report = batching.prepare { samples = samples, seq_len = config.seq_len, rank = dist.rank(),
+  local row = grid:rank "dp"
+  local batches, report = batching.prepare { samples = samples, seq_len = config.seq_len, rank = row, ranks = grid.dp,
     streams = { advantages = 0, old_log_probs = (tail or server) and 0 or nil } }
-  local scoring = { temperature = config.temperature }
+  if config.loss.beta > 0 then -- log-probabilities under the model without its adapter, and without noise
+    local references = lora.disabled(model, sharding.infer, model, batches[row + 1], log_probs_of)
+    for i, batch in ipairs(batches[row + 1]) do batch.reference = references[i] end
+  end
   local divisor = losses.grpo_divisor(config.loss.variant, { tokens = report.loss_tokens,
     sequences = #samples - report.samples_without_loss }) -- an answer may be empty
   local function loss_of(batch)
-    batch.reference = batch.reference or config.loss.beta > 0 and reference_of(batch, scoring) or nil
-    local log_probs = model(batch, "log_probs", scoring)
+    local log_probs = log_probs_of(batch)
     batch.old_log_probs = batch.old_log_probs or log_probs:detach() -- by the weights that sampled the answers
     local o = { log_probs = log_probs, old_log_probs = batch.old_log_probs, advantages = batch.advantages,
       loss_mask = batch.loss_mask, seq_lens = batch.seq_lens, reference = batch.reference,
@@ -200,7 +214,7 @@ for step, samples, reward, counts, moments in run:steps(rollouts, steps) do
   local line = { reward = reward, tokens = report.tokens, lr = lr_now, counts = counts }
   for name, value in pairs(moments) do line[name] = value end
   for _ = 1, config.updates do
-    line.loss, line.clipped, line.kl = sharding.accumulate(model, batches[dist.rank() + 1], divisor, loss_of)
+    line.loss, line.clipped, line.kl = sharding.accumulate(model, batches[row + 1], divisor, loss_of, { whole = true })
     line.grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })
     optimizer:zero_grad()
   end

@@ -38,7 +38,7 @@ local config = run.config({
   lora = { r = 8, alpha = 16, dropout = 0.0, targets = "all-linear" }, -- r = 0: all weights
   neftune = 0.0, -- above 0: the size of noise on embeddings in training (NEFTune)
   max_norm = 1.0, save_every = 40,
-  parallel = { tp = 1, fully_shard = false }, -- the grid of ranks: docs/parallelism.md
+  parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false }, -- the grid of ranks: docs/parallelism.md
   precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
 }, { at_least = { seed = 0, steps = 1, answers_per_step = 2, seq_len = 1, warmup_steps = 0, save_every = 1,
   ["lora.r"] = 0 }, presets = sharding.presets })
@@ -65,12 +65,11 @@ if config.lora.r ~= 0 then
   log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora)))
 else
   frozen = sharding.parallel(models.load(dir, loading), config.parallel)
-  frozen:eval()
 end
 if config.neftune ~= 0 then nn.neftune(net, net:decoder().embed_tokens, { alpha = config.neftune }) end
 -- A step without pictures leaves the vision tower out, on every rank alike.
-local model = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = process ~= nil } })
-local dealing = { seq_len = config.seq_len, grid = sharding.grid { tp = config.parallel.tp } }
+local model, grid = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = process ~= nil } })
+local dealing = { seq_len = config.seq_len, grid = grid }
 local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-5 or 1e-6)
 local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
 local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = #train,
@@ -80,6 +79,20 @@ local loader = data.loader { source = train, seed = config.seed, rank = 0, world
 run:state({ model = model, optimizer = optimizer, loader = loader }, { every = config.save_every, keep = 2 })
 run:resume()
 
+local function score(scorer, batch)
+  return losses.per_sequence(scorer(batch, "log_probs"), { seq_lens = batch.seq_lens, loss_mask = batch.loss_mask })
+end
+
+-- Gives batches the log-probabilities under the reference: without the adapter, its dropout and noise.
+local function add_references(batches)
+  local function infer(scorer)
+    return sharding.infer(scorer, batches, function(batch) return score(scorer, batch) end)
+  end
+  local references = frozen and infer(frozen) or lora.disabled(model, infer, model)
+  for i, batch in ipairs(batches) do batch.reference = references[i] end
+  return batches
+end
+
 local function draw()
   local drawn = {}
   for i = 1, config.answers_per_step do drawn[i] = loader() end
@@ -87,31 +100,18 @@ local function draw()
   return (losses.deal(drawn, dealing)), #others > 0 and losses.deal(others, dealing) or {}, #others
 end
 
-local function score(scorer, batch)
-  return losses.per_sequence(scorer(batch, "log_probs"), { seq_lens = batch.seq_lens, loss_mask = batch.loss_mask })
-end
-
--- Returns the log-probabilities under the reference: without the adapter, its dropout and noise.
-local function reference_of(batch)
-  if frozen then return torch.no_grad(score, frozen, batch) end
-  local is_training = net.training
-  net:eval()
-  local scores = lora.disabled(model, score, model, batch)
-  net:train(is_training)
-  return scores
-end
-
 -- Returns the mean log-ratio over batches of all ranks, without a gradient.
 local function divergence(batches)
   if #batches == 0 then return 0 end -- on every rank
   local i = 0
+  add_references(batches)
   return (sharding.evaluate(model, function() i = i + 1 return batches[i] end, function(batch)
-    return (score(model, batch) - reference_of(batch)):sum(), batch.padding and 0 or #batch.seq_lens
+    return (score(model, batch) - batch.reference):sum(), batch.padding and 0 or #batch.seq_lens
   end))
 end
 
 local function loss_of(batch, kl)
-  local o = { log_probs = score(model, batch), reference = reference_of(batch), desirable = batch.desirable, kl = kl,
+  local o = { log_probs = score(model, batch), reference = batch.reference, desirable = batch.desirable, kl = kl,
     mask = torch.full({ #batch.seq_lens }, batch.padding and 0 or 1) }
   for name, value in pairs(config.loss) do o[name] = value end
   local sum, count, stats = losses.kto(o)
@@ -120,9 +120,10 @@ end
 
 for step, micro_batches, mismatched, num_mismatched in run:steps(draw, steps) do
   local kl = divergence(mismatched)
+  add_references(micro_batches)
   local loss, accuracy, margin = sharding.accumulate(model, micro_batches, config.answers_per_step, function(batch)
     return loss_of(batch, kl)
-  end)
+  end, { whole = true })
   local grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })
   optimizer:zero_grad()
   log.step { loss = loss, kl = math.max(kl, 0), accuracy = accuracy, margin = margin, grad_norm = grad_norm,
@@ -134,7 +135,11 @@ log.curve("loss.svg", { "loss", "accuracy" }, { title = "kto" })
 -- The share of held-out answers that became more probable if they are wanted, and less probable if not.
 if #held_out > 0 then
   local batches = losses.each(held_out, config.answers_per_step, dealing)
-  log.record("held out", { accuracy = sharding.evaluate(model, batches, function(b)
+  local function next_batch()
+    local batch = batches()
+    return batch and add_references({ batch })[1]
+  end
+  log.record("held out", { accuracy = sharding.evaluate(model, next_batch, function(b)
     local _, count, right = loss_of(b, 0)
     return right, count
   end) })

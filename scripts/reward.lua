@@ -34,10 +34,13 @@ local config = run.config({
   schedule = "linear", warmup_steps = 10, -- or "cosine", "constant", "stable_decay"
   lora = { r = 0, alpha = 16, dropout = 0.0, targets = "all-linear" }, -- r > 0: adapters, merged at the end
   max_norm = 1.0, save_every = 40,
-  parallel = { tp = 1, fully_shard = false }, -- the grid of ranks: docs/parallelism.md
+  parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false }, -- the grid of ranks: docs/parallelism.md
   precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
 }, { at_least = { seed = 0, steps = 1, pairs_per_step = 1, seq_len = 1, warmup_steps = 0, save_every = 1,
   ["lora.r"] = 0 }, presets = sharding.presets })
+if config.lora.r > 0 and config.parallel.pp > 1 then
+  error("adapters are merged at the end, which parallel.pp does not allow: --set lora.r=0, or leave pp out", 0)
+end
 torch.manual_seed(config.seed)
 local dir, path = config.model, config.data
 if dir == "" then
@@ -60,8 +63,8 @@ if config.lora.r ~= 0 then
   log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora)))
 end
 -- A step without pictures leaves the vision tower out, on every rank alike.
-local model = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = process ~= nil } })
-local dealing = { seq_len = config.seq_len, grid = sharding.grid { tp = config.parallel.tp } }
+local model, grid = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = process ~= nil } })
+local dealing = { seq_len = config.seq_len, grid = grid }
 local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-4 or 1e-5)
 local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
 local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = #train,
@@ -85,7 +88,8 @@ local function loss_of(batch)
 end
 
 for step, micro_batches in run:steps(draw, steps) do
-  local loss, accuracy, margin = sharding.accumulate(model, micro_batches, config.pairs_per_step, loss_of)
+  local loss, accuracy, margin = sharding.accumulate(model, micro_batches, config.pairs_per_step, loss_of,
+    { whole = true })
   local grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })
   optimizer:zero_grad()
   log.step { loss = loss, accuracy = accuracy, margin = margin, grad_norm = grad_norm,
@@ -101,5 +105,5 @@ if #held_out > 0 then
     return right, count
   end) })
 end
-if config.lora.r > 0 then lora.merge(config.parallel.fully_shard and model or net) end
+if config.lora.r > 0 then lora.merge((config.parallel.fully_shard or grid.ep > 1) and model or net) end
 models.save(model, run.dir .. "/result", { like = dir })

@@ -183,7 +183,16 @@ TEST(Grpo, AnswersThatAreCutOrSkippedAreCounted) {
   EXPECT_THAT(Values(folder, "lr"), ElementsAre(2e-3 / 5, 2 * 2e-3 / 5));
 }
 
-// The second reward leaves short words out. An answer without a mark is a call of a tool.
+TEST(Grpo, StagesNeedAnotherEngine) {
+  const Ended ended = RunOne(Train(Folder(), "grpo.lua", 1, {"parallel.pp=2"}));
+
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_THAT(ended.err, HasSubstr("parallel.pp divides the model into stages, which cannot sample "
+                                   "answers: give --set server"));
+}
+
+// The second reward leaves short words out. An answer without a mark is a call of a tool. The tools
+// run on one of the ranks that share the weights.
 TEST(Grpo, SeveralRewardsAndToolsAreInTheStepLine) {
   const Folder folder;
   folder.Write("words.lua", R"(
@@ -212,7 +221,7 @@ return M
   std::vector<std::string> arguments = {"--nproc", "2", "--run-dir", "out", "train.lua"};
   for (const char* setting :
        {"task=words", "epochs=2", "warm_steps=2", "problems_per_step=4", "group_size=4",
-        "max_new_tokens=40", "max_turns=2", "reward_weights=1,2"}) {
+        "max_new_tokens=40", "max_turns=2", "reward_weights=1,2", "parallel.tp=2"}) {
     arguments.insert(arguments.end(), {"--set", setting});
   }
   Command command = Lockstep(folder, arguments);
@@ -537,6 +546,60 @@ TEST(Dpo, KilledAndResumedItEndsWithTheSameBits) {
                              {"steps=8", "save_every=2", "pairs_per_step=7", "held_out=8",
                               absl::StrCat("loss.variant=", variant)},
                              "loss", "out/result/adapter_model.safetensors");
+  }
+}
+
+// --- Grids ---------------------------------------------------------------------------------------
+
+// The answers of grpo.lua are those of one rank, too.
+TEST(Grids, EachScriptLearnsWhatItLearnsOnOneRank) {
+  const Folder start;
+  std::string pairs;
+  for (const char* word : {"abc", "lockstep", "de", "xyz", "hello", "rank", "tensor"}) {
+    const std::string given = word, backwards(given.rbegin(), given.rend());
+    pairs +=
+        Pair(Message("user", given), Message("assistant", backwards), Message("assistant", given));
+  }
+  start.Write("pairs.jsonl", pairs);
+  ASSERT_EQ(RunOne(Train(start, "grpo.lua", 1,
+                         {"steps=1", "warm_steps=5", "problems_per_step=1", "group_size=2"}))
+                .exit_code,
+            0);
+  const std::vector<std::string> common = {absl::StrCat("model=", start.path(), "/out/start"),
+                                           "precision=float64", "lr=0.002", "steps=2"};
+  const std::vector<std::string> preferences = {absl::StrCat("data=", start.path(), "/pairs.jsonl"),
+                                                "held_out=2", "seq_len=60", "lora.r=0"};
+  struct Case {
+    std::string script;
+    std::vector<std::string> settings;
+    std::vector<std::string> grids;
+  };
+  for (Case c : {Case{"dpo.lua", {"pairs_per_step=3"}, {"parallel.cp=2"}},
+                 Case{"kto.lua", {"answers_per_step=5"}, {"parallel.cp=2"}},
+                 Case{"reward.lua", {"pairs_per_step=3"}, {"parallel.cp=2"}},
+                 Case{"grpo.lua",
+                      {"problems_per_step=3", "group_size=3"},
+                      {"parallel.tp=2", "parallel=fully_shard"}}}) {
+    c.settings.insert(c.settings.end(), common.begin(), common.end());
+    if (c.script != "grpo.lua") {
+      c.settings.insert(c.settings.end(), preferences.begin(), preferences.end());
+    }
+    const Folder alone;
+    const Ended one = RunOne(Train(alone, c.script, 1, c.settings));
+    ASSERT_EQ(one.exit_code, 0) << one.err;
+    ASSERT_THAT(Values(alone, "loss"), SizeIs(2));
+    for (const std::string& grid : c.grids) {
+      SCOPED_TRACE(absl::StrCat(c.script, " ", grid));
+      const Folder folder;
+      std::vector<std::string> settings = c.settings;
+      settings.push_back(grid);
+      const Ended ended = RunOne(Train(folder, c.script, 2, settings));
+      ASSERT_EQ(ended.exit_code, 0) << ended.err;
+      for (const char* field : {"loss", "grad_norm", "reward"}) {
+        EXPECT_THAT(Values(folder, field), Pointwise(DoubleNear(1e-6), Values(alone, field)))
+            << field;
+      }
+    }
   }
 }
 

@@ -33,6 +33,26 @@ TEST(FileJob, DoesItsStepsInOrderWhileTheCallerGoesOn) {
   EXPECT_TRUE(job.Wait().ok());
 }
 
+TEST(FileJob, GivesWayToOtherThreadsUntilSomebodyWaitsForIt) {
+  EXPECT_FALSE(FileJob::GiveWay());
+  std::promise<bool> gives_way;
+  const auto go_on = [&] {
+    gives_way.set_value(FileJob::GiveWay());
+    while (FileJob::GiveWay()) continue;
+    return absl::OkStatus();
+  };
+  const FileJob job({go_on});
+  EXPECT_TRUE(gives_way.get_future().get());
+  EXPECT_TRUE(job.Wait().ok());
+
+  gives_way = {};
+  const FileJob first({go_on});
+  const FileJob second({[&first] { return first.Wait(); }});
+  EXPECT_TRUE(gives_way.get_future().get());
+  EXPECT_FALSE(second.is_done());
+  EXPECT_TRUE(second.Wait().ok());
+}
+
 TEST(FileJob, EndsWithTheFirstError) {
   bool is_reached = false;
   const auto reach = [&] {

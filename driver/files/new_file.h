@@ -6,6 +6,10 @@
 //    absl::Status status = file.Write(data, size);
 //    if (status.ok()) status = file.Keep();
 //
+// A large file that nobody reads soon is better written past the kernel's cache, with
+// NewFile::kDirect. The disk then reads our memory. The kernel copies nothing and looks for no free
+// memory, which takes most of the time. Filesystems other than ext4 and XFS use the cache.
+//
 // When Keep returns, the content is on the disk. SyncFolder makes sure that the name survives a
 // power failure too. Thread: used by one thread.
 
@@ -14,7 +18,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
+#include <cstdlib>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -32,7 +37,9 @@ struct Checksum {
 
 class NewFile {
  public:
-  explicit NewFile(std::string path);
+  enum Way { kCached, kDirect };
+
+  explicit NewFile(std::string path, Way way = kCached);
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
   ~NewFile();  // removes the file unless Keep has succeeded
@@ -45,15 +52,24 @@ class NewFile {
   const Checksum& checksum() const { return checksum_; }  // of the bytes written so far
 
  private:
+  struct Free {
+    void operator()(char* memory) const { std::free(memory); }
+  };
+
   absl::Status Check(bool done) const;
   absl::Status NotOpen() const;
+  void UseTheCache();
+  absl::Status WriteOut(const char* data, size_t size);
 
   std::string path_;
   std::string target_;  // where the path leads: a link is followed
   std::string part_;
   const char* refusal_ = nullptr;
-  std::FILE* file_ = nullptr;
+  int fd_ = -1;
   int open_error_ = 0;
+  bool is_direct_;
+  std::unique_ptr<char, Free> buffer_;  // what is not written yet
+  size_t buffered_ = 0;                 // bytes of it
   bool kept_ = false;
   Checksum checksum_;
 };

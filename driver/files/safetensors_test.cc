@@ -2,8 +2,13 @@
 
 #include "driver/files/safetensors.h"
 
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cctype>
@@ -294,6 +299,87 @@ TEST(NewFile, TakesItsNameWhenItIsKeptAndLeavesNothingOtherwise) {
   EXPECT_EQ(checksum->bytes, 5U);
   EXPECT_EQ(checksum->crc32, 0xc459294fU);  // of "whole", by gzip
   EXPECT_EQ(kept.checksum().crc32, checksum->crc32);
+}
+
+// Bytes that begin at no multiple of anything.
+std::string OddBytes(size_t size) {
+  std::string bytes(size, '\0');
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(i * 2654435761U >> 13);
+  return bytes;
+}
+
+TEST(NewFile, PiecesOfAnySizeComeInOrderWithAndWithoutTheCache) {
+  for (const NewFile::Way way : {NewFile::kCached, NewFile::kDirect}) {
+    for (const size_t size : {size_t{0}, size_t{4096}, size_t{1} << 20, (size_t{5} << 20) + 77}) {
+      const std::string path = TestPath(absl::StrCat("pieces", way, "-", size));
+      const std::string head = OddBytes(size % 4096 == 0 ? 0 : 13), bytes = OddBytes(size);
+      NewFile file(path, way);
+      ASSERT_TRUE(file.Write(head.data(), head.size()).ok());
+      ASSERT_TRUE(file.Write(bytes.data(), size / 2 + size % 2).ok());
+      ASSERT_TRUE(file.Write(bytes.data() + size / 2 + size % 2, size / 2).ok());
+      ASSERT_TRUE(file.Keep().ok());
+      EXPECT_TRUE(*ReadRegularFile(path) == head + bytes) << way << " " << size;
+      EXPECT_EQ(ChecksumOfFile(path)->crc32, file.checksum().crc32);
+    }
+  }
+}
+
+// Bytes of a file that are in the kernel's cache.
+size_t CachedBytes(const std::string& path) {
+  constexpr size_t kPage = 4096;
+  const int fd = open(path.c_str(), O_RDONLY);
+  const size_t size = std::filesystem::file_size(path);
+  void* const mapped = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+  std::vector<unsigned char> is_cached((size + kPage - 1) / kPage);
+  EXPECT_EQ(mincore(mapped, size, is_cached.data()), 0);
+  munmap(mapped, size);
+  close(fd);
+  size_t pages = 0;
+  for (const unsigned char page : is_cached) pages += page & 1;
+  return pages * kPage;
+}
+
+// Other filesystems may use the cache all the same.
+TEST(NewFile, PassesTheCacheByOnADisk) {
+  constexpr size_t kBytes = (size_t{4} << 20) + 5;
+  const std::string bytes = OddBytes(kBytes);
+  size_t cached[2] = {};
+  for (const NewFile::Way way : {NewFile::kCached, NewFile::kDirect}) {
+    const std::string path = TestPath(absl::StrCat("cached", way));
+    NewFile file(path, way);
+    ASSERT_TRUE(file.Write(bytes.data(), kBytes).ok());
+    ASSERT_TRUE(file.Keep().ok());
+    cached[way] = CachedBytes(path);
+  }
+  EXPECT_GT(cached[NewFile::kCached], kBytes / 2);
+  struct statfs disk {};
+  ASSERT_EQ(statfs(::testing::TempDir().c_str(), &disk), 0);
+  if (disk.f_type == EXT4_SUPER_MAGIC || disk.f_type == XFS_SUPER_MAGIC) {
+    EXPECT_LT(cached[NewFile::kDirect], kBytes / 10);
+  }
+}
+
+// A write that ends within a block, as on a disk that is nearly full, is gone on with by the cache.
+TEST(NewFile, AFullDiskIsAnErrorWithAndWithoutTheCache) {
+  const std::string bytes = OddBytes(size_t{4} << 20);
+  signal(SIGXFSZ, SIG_IGN);
+  struct rlimit before {};
+  getrlimit(RLIMIT_FSIZE, &before);
+  struct rlimit limit = before;
+  limit.rlim_cur = (size_t{2} << 20) + 1234;
+  for (const NewFile::Way way : {NewFile::kCached, NewFile::kDirect}) {
+    const std::string path = TestPath(absl::StrCat("full", way));
+    {
+      NewFile file(path, way);
+      setrlimit(RLIMIT_FSIZE, &limit);
+      absl::Status status = file.Write(bytes.data(), bytes.size());
+      if (status.ok()) status = file.Keep();
+      setrlimit(RLIMIT_FSIZE, &before);
+      EXPECT_EQ(status.message(), "cannot write " + path + ": File too large");
+    }
+    for (const auto& entry : std::filesystem::directory_iterator(::testing::TempDir()))
+      EXPECT_THAT(entry.path().string(), Not(HasSubstr(path)));
+  }
 }
 
 TEST(NewFile, ReplacesWhatALinkLeadsTo) {

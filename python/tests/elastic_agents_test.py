@@ -28,14 +28,15 @@ def free_port():
 class Agent:
     """torchrun for one rank of one or two, whose output a thread reads."""
 
-    def __init__(self, number, port, folder, share_store, settings):
+    def __init__(self, number, port, folder, share_store, settings, options=()):
         # The first agent hosts torchrun's own store, which no agent outlives.
         rendezvous = ("keep_alive_interval=2,keep_alive_max_attempt=4,last_call_timeout=20,"
                       f"is_host={int(number == 0)}")
         command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nnodes", "1:2", "--nproc-per-node",
                    "1", "--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}",
                    "--rdzv-id", "elastic", "--rdzv-conf", rendezvous, "--monitor-interval", "0.2", "--local-addr",
-                   f"127.0.0.{number + 1}", str(PROGRAM), str(SCRIPT), "--run-dir", f"{folder}/out"]
+                   f"127.0.0.{number + 1}", str(PROGRAM), str(SCRIPT), "--run-dir", f"{folder}/out",
+                   *options]
         for setting in settings:
             command += ["--set", setting]
         self.process = subprocess.Popen(
@@ -107,16 +108,19 @@ class ElasticAgentsTest(unittest.TestCase):
         self.port = free_port()
         self.agents = []
 
-    def start(self, share_store, settings):
-        agent = Agent(len(self.agents), self.port, self.folder, share_store, settings)
+    def start(self, share_store, settings, options=()):
+        agent = Agent(len(self.agents), self.port, self.folder, share_store, settings, options)
         self.addCleanup(agent.clean_up)
         self.agents.append(agent)
         return agent
 
-    def alone(self):
+    def alone(self, settings=()):
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
-        done = subprocess.run([PROGRAM, "--nproc", "1", "--run-dir", f"{folder}/out", SCRIPT], cwd=folder, text=True,
+        command = [PROGRAM, "--nproc", "1", "--run-dir", f"{folder}/out", SCRIPT]
+        for setting in settings:
+            command += ["--set", setting]
+        done = subprocess.run(command, cwd=folder, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE, check=False)
         self.assertEqual(done.returncode, 0, done.stdout)
         return samples(done.stdout), losses(folder)
@@ -131,9 +135,9 @@ class ElasticAgentsTest(unittest.TestCase):
         agents[1].kill(pids[1])
         return agents[0]
 
-    def check_end(self, agent):
+    def check_end(self, agent, settings=()):
         self.assertEqual(agent.wait(), 0, agent.text)
-        expected_samples, expected_losses = self.alone()
+        expected_samples, expected_losses = self.alone(settings)
         self.assertEqual(samples("".join(one.text for one in self.agents)), expected_samples)
         found = losses(self.folder)
         self.assertEqual(sorted(found), sorted(expected_losses))
@@ -155,6 +159,19 @@ class ElasticAgentsTest(unittest.TestCase):
         agent.wait_for("resumed from .*, after 8 steps")
         self.assertEqual(other.wait(), 0, other.text)
         self.check_end(agent)
+
+    def test_a_run_goes_on_without_the_agent_of_a_slow_rank(self):
+        settings = ["steps=150", "every=1000", "slow_ms=20"]
+        agents = [self.start(True, settings, ["--evict-slow", "1.9"]) for _ in range(2)]
+        for agent in agents:
+            agent.wait_for(r"I am \d pid \d+ of 2")
+        slow = agents[1]
+        self.assertNotEqual(slow.wait(), 0, slow.text)
+        self.assertNotRegex(slow.text, r"pid \d+ of 1\b")
+        agents[0].wait_for(r"rank 1 .* worked .*--evict-slow 1.9; torchrun's agent there ends, and the others go on")
+        agents[0].wait_for(r"I am 0 pid \d+ of 1")
+        agents[0].wait_for("resumed from .*, after 10[01] steps")
+        self.check_end(agents[0], settings[:2])
 
 
 if __name__ == "__main__":

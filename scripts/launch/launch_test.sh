@@ -153,7 +153,8 @@ TORCHRUN
 mkdir -p stub/bin
 cat >stub/bin/lockstep <<'STUB'
 #!/bin/sh
-[ "$SLURM_PROCID" != 0 ] || echo "lockstep $*"
+[ "$SLURM_PROCID" = 0 ] || exit "${CODE_OF_OTHERS-$CODE}"
+echo "lockstep $*"
 exit "$CODE"
 STUB
 chmod +x bin/torchrun stub/bin/lockstep
@@ -176,6 +177,8 @@ for code in 2 75; do
   expect "elastic: a code that is final" $? "$code"
   expect "elastic: ranks are not started again after $code" "$(starts <<<"$out")" "start 1"
 done
+out=$(CODE=0 CODE_OF_OTHERS=75 elastic)
+expect "elastic: the code of a run that went on without a slow machine" $? 0
 for lost in "PORT_OF_SLURMD=$MASTER_PORT" NODES_OF_JOB=node1; do
   out=$(export CODE=1 "${lost?}"; elastic)
   expect "elastic: the first machine is lost, $lost: the other one requeues the job" "$(starts <<<"$out" | sort)" \

@@ -123,7 +123,14 @@ t.test("ASeedRepeatsAndDoesNotDependOnTheOtherPrompts", function()
 
   t.equal(models.generate(model, PROMPTS, o), results)
   t.equal(models.generate(model, { PROMPTS[1] }, o)[1], results[1])
-  o.seed = 5
+  o.numbers = { 7, 2, 9, 1 }
+  o.numbers[#PROMPTS + 1] = nil
+  local numbered = models.generate(model, PROMPTS, o)
+  t.equal(numbered[2], results[2])
+  t.truthy(table.concat(numbered[1], " ") ~= table.concat(results[1], " "))
+  o.numbers = { 7 }
+  t.equal(models.generate(model, { PROMPTS[1] }, o)[1], numbered[1])
+  o.seed, o.numbers = 5, nil
   t.truthy(table.concat(models.generate(model, PROMPTS, o)[1], " ") ~= table.concat(results[1], " "))
 end)
 
@@ -338,6 +345,8 @@ t.test("BadOptionsAreNamed", function()
   fails("on_token must be a function, got a string", PROMPTS, { on_token = "print" })
   fails("seed must be a whole number from -2^53 to 2^53, got 0.5", PROMPTS, { temperature = 1, seed = 0.5 })
   fails("seed must be a whole number from -2^53 to 2^53, got 1e+16", PROMPTS, { temperature = 1, seed = 1e16 })
+  fails("numbers must be an array of one for each of", PROMPTS, { numbers = {} })
+  fails("numbers must be whole and at least 1, got 0", { PROMPTS[1] }, { numbers = { 0 } })
   fails("prompt 1 must be a list of ids, at least one, got shape {0}", { torch.arange(0) })
   fails("suppress[2] must be an id from 0 to 60, got 61", PROMPTS, { suppress = { 3, 61 } })
   fails("suppress[1] must be an id from 0 to 60, got -1", PROMPTS, { suppress = { -1 } })

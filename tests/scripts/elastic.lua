@@ -1,5 +1,6 @@
 -- Trains on 12 rows a step, over all ranks, in micro-batches of 2, and prints which samples each step has taken.
 
+local core = require "lockstep.core"
 local core_state = require "lockstep.core.state"
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
@@ -21,6 +22,7 @@ local config = run.config {
   kill_steps = { -1 }, -- by start of the run: the step within which a rank kills itself
   hold_at = -1, -- at this step the second of two ranks stops
   wait_at = -1, -- at this step one rank alone waits for SIGTERM
+  slow_ms = 0, -- that the second of two ranks works longer in each step
 }
 local C = require("ffi").C
 require("ffi").cdef "int getpid(void); int kill(int, int); int pause(void);"
@@ -78,6 +80,8 @@ for step, batches in run:steps(next_step, config.steps) do
   if config.kill_steps[run.restarts + 1] == step and dist.rank() == dist.world_size() - 1 then
     C.kill(C.getpid(), 9)
   end
+  local begun = core.now()
+  if dist.rank() == 1 then while core.now() < begun + config.slow_ms / 1000 do end end
   if step == config.hold_at and dist.world_size() == 2 and dist.rank() == 1 then
     print("holding")
     repeat C.pause() until false

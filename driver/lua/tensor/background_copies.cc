@@ -71,6 +71,7 @@ struct BackgroundCopies::State {
       if (!is_summed) continue;
       if (to.defined() == copied) sums[place] = SumOfBits((copied ? to : from).contiguous());
       ++place;
+      if (copied) driver::FileJob::GiveWay();  // nothing waits for these sums
     }
   }
 

@@ -277,6 +277,8 @@ end
 ---@field top_p number? draws from the most probable tokens that have this probability together
 ---@field min_p number? draws from tokens with at least this share of the largest probability
 ---@field seed integer? default: from torch's generator
+---@field numbers integer[]? of each prompt; default 1, 2, 3 and so on. With one seed, a prompt draws the same under the
+--- same number, whichever prompts a call has besides: for answers that do not depend on the number of ranks
 ---@field stop integer[]? ids that end a sequence; default: eos_token_id of generation_config.json, else of config.json
 ---@field suppress integer[]? ids that are never drawn. A model of pictures that learns from its own answers needs its
 --- placeholders here: without a picture a placeholder is an error

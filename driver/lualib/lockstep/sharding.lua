@@ -16,6 +16,7 @@ local M = {
   evaluate = require "lockstep.sharding.loops.evaluate",
   fully_shard = require("lockstep.sharding.fully_shard").fully_shard,
   grid = require("lockstep.sharding.grid").grid,
+  infer = require "lockstep.sharding.loops.infer",
   pack = require "lockstep.sharding.pack",
   parallelize = require("lockstep.sharding.parallelize").parallelize,
   propose = require "lockstep.sharding.propose",
@@ -32,7 +33,10 @@ M.presets = { parallel = { data_parallel = { fully_shard = false }, fully_shard 
 --- opts.fully_shard). Or it is a table of a grid's sizes and `fully_shard`, true or false, for sharding.parallelize:
 ---
 ---     local model = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = true } })
----     local model = sharding.parallel(net, { tp = 2, fully_shard = true })
+---     local model, grid = sharding.parallel(net, { tp = 2, fully_shard = true })
+---
+--- Options of data_parallel have no effect on a grid with ep or pp.
+--- The second result is the grid of such a table, whose grid:rank "dp" and grid.dp scripts give to batching.prepare.
 ---
 --- Collective: every rank of the options' group gives the same kind.
 ---@param net nn.Module
@@ -40,6 +44,7 @@ M.presets = { parallel = { data_parallel = { fully_shard = false }, fully_shard 
 ---`sequence`, `order` and `chunks` of sharding.parallelize
 ---@param opts {data_parallel: sharding.DataParallelOptions?, fully_shard: sharding.FullyShardOptions?}?
 ---@return sharding.DataParallel|sharding.FullyShard|sharding.Pipeline
+---@return sharding.Grid?
 function M.parallel(net, kind, opts)
   local o = options.read("sharding.parallel", opts, { data_parallel = {}, fully_shard = {} })
   if type(kind) == "table" then
@@ -50,8 +55,9 @@ function M.parallel(net, kind, opts)
     plain.check(shards == nil or type(shards) == "boolean",
       "sharding.parallel: fully_shard of the table must be true or false, not a %s", type(shards))
     local grid = M.grid(sizes)
+    local are_replicas = not shards and grid.ep * grid.pp == 1
     return M.parallelize(net, grid, { fully_shard = shards and o.fully_shard or false, sequence = sequence,
-      order = order, chunks = chunks, data_parallel = not shards and opts and opts.data_parallel or nil })
+      order = order, chunks = chunks, data_parallel = are_replicas and opts and opts.data_parallel or nil }), grid
   end
   local found = disagreement.gather(tostring(kind), (o[kind] or {}).group)
   if found then core.raise("sharding.parallel: every rank must give the same kind, got " .. found) end

@@ -23,8 +23,6 @@ local M = {}
 
 --- A shell's exit code for a process that SIGTERM ended.
 local SIGTERM_EXIT_CODE = 143
---- EX_TEMPFAIL of sysexits.h: the same may succeed elsewhere.
-local EVICTION_EXIT_CODE = 75
 
 local objects ---@type table<string, any>?
 local keep, every, is_async = 3, nil, false ---@type integer, integer?, boolean
@@ -244,9 +242,10 @@ function M.between_steps(done, is_end)
   end
   if not goes_on then background.finish() end
   if must_end then
-    core_state.end_together(slow and EVICTION_EXIT_CODE or SIGTERM_EXIT_CODE, ("%s: the state after %d steps is in "
-      .. "%s/%s; the same command with --run-dir %s goes on from there"):format(slow or "SIGTERM", done, root(),
-      folder.name(done), run.dir))
+    if slow and slow.ends_agent then eviction.end_agent() end
+    core_state.end_together(slow and slow.exit_code or SIGTERM_EXIT_CODE, ("%s: the state after %d steps is in "
+      .. "%s/%s; the same command with --run-dir %s goes on from there"):format(slow and slow.text or "SIGTERM", done,
+      root(), folder.name(done), run.dir))
   end
   core_state.catch_sigterm(not is_end)
 end

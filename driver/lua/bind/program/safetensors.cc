@@ -64,6 +64,10 @@ const char* FormatOf(at::ScalarType dtype) {
 
 // --- Reading -------------------------------------------------------------------------------------
 
+// From this size on a file is written past the kernel's cache. A smaller one takes little time to
+// write, and is read again from the cache where a run resumes at once.
+constexpr size_t kLargeBytes = size_t{64} << 20;
+
 // The tensor in the mapped file; a copy where its bytes are not aligned, or are no bools that code
 // may rely on.
 at::Tensor TensorIn(const SafetensorsFile& file, const TensorEntry& entry) {
@@ -167,7 +171,10 @@ TensorFile ReadTensorFile(lua_State* state, int first, const std::string& caller
 }
 
 absl::StatusOr<driver::Checksum> TensorFile::Write() const {
-  driver::NewFile file(path);
+  size_t num_bytes = head.size();
+  for (const at::Tensor& tensor : tensors) num_bytes += tensor.nbytes();
+  const bool is_large = num_bytes >= kLargeBytes;
+  driver::NewFile file(path, is_large ? driver::NewFile::kDirect : driver::NewFile::kCached);
   absl::Status status = file.Write(head.data(), head.size());
   for (size_t i = 0; status.ok() && i < tensors.size(); ++i) {
     const at::Tensor dense = tensors[i].cpu().contiguous().resolve_conj().resolve_neg();

@@ -32,6 +32,9 @@ function M.deal(samples, opts)
     how.samples = samples
   end
   local batches, report = batching.prepare(how)
+  for _, batch in ipairs(batches[row + 1]) do -- both conversations of a pair are sequences
+    if batch.lengths then batch.seq_lens = batch.lengths:flatten():totable() end
+  end
   return batches[row + 1], report
 end
 

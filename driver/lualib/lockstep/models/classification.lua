@@ -6,6 +6,7 @@
 
 local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
+local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
@@ -62,21 +63,48 @@ function Classifier:init(raw, opts)
   self.score = nn.Linear(self.settings.hidden_size, self.num_labels, { bias = false })
 end
 
+--- The plan of sharding.tensor_parallel. Every rank has the whole head, which sees all tokens.
+---@return table<string, string>|false
+function Classifier:tensor_plan()
+  local plan = self.base.tensor_plan
+  return plan and plain.copy(plan(self), { score = "whole" })
+end
+
+--- Returns the scores after the tokens `last` of a batch whose chunks lie on several ranks. Each rank computes those of
+--- its own tokens, and the ranks add them up.
+local function scores_of_chunks(self, current, hidden, last)
+  local tokens = current.table.tokens
+  local places = chunks.own(current, torch.arange(tokens), 0, -1):totable() -- -1: a token that counts nowhere
+  local row_of, own, rows = {}, {}, {}
+  for i, place in ipairs(places) do row_of[place] = i - 1 end
+  for i, place in ipairs(last) do
+    if row_of[place] then own[#own + 1], rows[#rows + 1] = row_of[place], i - 1 end
+  end
+  local function index(list) return torch.tensor(list, { dtype = torch.int64 }):to(hidden.device) end
+  -- A rank without a last token has no scores. They are in the graph all the same, so backward meets the same
+  -- collectives on every rank.
+  local scores = self.score(hidden:index_select(0, index(own)))
+  local all = torch.zeros({ #last, self.num_labels }, { dtype = scores.dtype, device = scores.device })
+  return dist.functional.all_reduce(all:index_add(0, index(rows), scores), "sum", { group = current.group })
+end
+
 --- Returns the scores of each sequence, after its last token.
 ---@param batch models.Batch
 ---@return torch.Tensor # [sequences, num_labels]
 function Classifier:scores(batch)
-  chunks.refuse("models: scores", "give whole sequences")
+  local current = chunks.current()
+  if not (current and current.table) then chunks.refuse("models: scores", "give whole sequences") end
   if batch.shares then
     fail("scores are of whole sequences, and this batch has shares of samples; prepare it without split")
   end
   local hidden = self:hidden(batch)
   local last, sum = {}, 0
-  for i, length in ipairs(batch.seq_lens or { hidden:size(0) }) do
+  for i, length in ipairs(batch.seq_lens or { batch.input_ids:size(0) }) do
     if length == 0 then fail("seq_lens[%d] is 0: a sequence without tokens has no score", i) end
     sum = sum + length
     last[i] = sum - 1
   end
+  if current then return scores_of_chunks(self, current, hidden, last) end
   return self.score(hidden:index_select(0, torch.tensor(last, { dtype = torch.int64 }):to(hidden.device)))
 end
 

@@ -442,8 +442,8 @@ function CausalLM:loss(batch) return scoring.loss(self, batch) end
 ---     local ratio = torch.exp(log_probs - batch.old_log_probs)
 ---@param batch models.Batch
 ---@param opts {temperature: number?, tile_tokens: integer?}? logits are divided by temperature; default 1 and 1,024
----@return torch.Tensor log_probs [T] float32
----@return torch.Tensor entropy [T] float32
+---@return torch.Tensor log_probs [T] float32, or float64 of such a model
+---@return torch.Tensor entropy [T]
 function CausalLM:log_probs(batch, opts) return scoring.log_probs(self, batch, opts) end
 
 --- See models.generate.

@@ -73,6 +73,14 @@ local function append(answer, ids, counts, log_probs)
   end
 end
 
+--- Returns what the tools answer to calls, and whether each failed, as pairs. Where several ranks write the same
+--- answers, the first runs the tools, and sends the others what they answer.
+local function answers_of(o, calls, problem)
+  local answers, is_first = {}, not o.group or o.group:rank() == 0
+  for i, call in ipairs(is_first and calls or {}) do answers[i] = { run.alone(answer_of, o.by_name, call, problem) } end
+  return o.group and o.group:size() > 1 and dist.all_gather_object(answers, { group = o.group })[1] or answers
+end
+
 --- Runs the calls of a turn, and adds their results to the answer. Returns whether the answer goes on.
 local function call_tools(answer, calls, content, o, problem, turn)
   answer.tool_calls = answer.tool_calls + #calls
@@ -81,9 +89,9 @@ local function call_tools(answer, calls, content, o, problem, turn)
     return false
   end
   local results, bytes = {}, 0
-  for i, call in ipairs(calls) do
+  for i, one in ipairs(answers_of(o, calls, problem)) do
     local has_failed
-    results[i], has_failed = run.alone(answer_of, o.by_name, call, problem)
+    results[i], has_failed = unpack(one)
     bytes = bytes + #results[i]
     answer.tool_failures = answer.tool_failures + (has_failed and 1 or 0)
   end
@@ -102,9 +110,11 @@ local function call_tools(answer, calls, content, o, problem, turn)
 end
 
 ---@class models.TurnOptions
----@field generate fun(prompts: models.Batch[], limits: integer[], turn: integer, problems: (table|false)[]):
---- integer[][], number[][]? returns the new ids of each prompt, and their log-probabilities where it knows them;
---- `limits` are most new tokens of each, `problems` those that are asked, or false in turns after the first
+---@field generate fun(prompts: models.Batch[], limits: integer[], turn: integer, problems: (table|false)[], places:
+--- integer[]): integer[][], number[][]? returns the new ids of each prompt, and their log-probabilities where it knows
+--- them; `limits` are most new tokens of each, `problems` those that are asked, or false in turns after the first, and
+--- `places` the place of each prompt's problem in the list
+---@field group dist.Group? ranks that write the same answers, as grid:group "tp_ep": the first one runs the tools
 ---@field max_new_tokens integer of an answer: all turns, and what tools answer in between
 ---@field tools text.Tool[]? default: none, and a single turn
 ---@field chat lockstep.text.Chat? for tools
@@ -132,7 +142,8 @@ end
 ---@return losses.Answer[]
 function M.generate_turns(problems, opts)
   local o = options.read(NAME, opts, { generate = options.required, max_new_tokens = options.required, tools = {},
-    chat = options.optional, tokenizer = options.optional, max_turns = 4, stop = {}, parse = text.tool_calls })
+    chat = options.optional, tokenizer = options.optional, group = options.optional, max_turns = 4, stop = {},
+    parse = text.tool_calls })
   local has_tools = #o.tools > 0
   plain.check(not has_tools or o.chat and o.tokenizer, "%s: tools need chat and tokenizer", NAME)
   plain.check(plain.is_whole(o.max_turns, 1), "%s: max_turns must be a whole number of at least 1, got %s", NAME,
@@ -157,7 +168,7 @@ function M.generate_turns(problems, opts)
       limits[k] = o.max_new_tokens - #ids
       asked[k] = #ids == 0 and problems[i]
     end
-    local drawn, log_probs = o.generate(prompts, limits, turn, asked)
+    local drawn, log_probs = o.generate(prompts, limits, turn, asked, plain.copy(active))
     plain.check(#drawn == #active, "%s: generate returned %d answers to %d prompts", NAME, #drawn, #active)
     for k, i in ipairs(active) do
       local answer, ids = answers[i], drawn[k]

@@ -108,6 +108,20 @@ local function check_suppressed(ids, vocab_size)
   if count == vocab_size then fail("suppress holds all %d ids of the vocabulary; leave some to draw", count) end
 end
 
+--- Raises unless each prompt has a number.
+local function check_numbers(numbers, num_prompts)
+  if numbers == nil then return end
+  if type(numbers) ~= "table" or #numbers ~= num_prompts then
+    fail("numbers must be an array of one for each of %d prompts, got %s", num_prompts,
+      type(numbers) == "table" and #numbers or "a " .. type(numbers))
+  end
+  for _, number in ipairs(numbers) do
+    if not plain.is_whole(number, 1) then
+      fail("numbers must be whole and at least 1, got %s", tostring(number))
+    end
+  end
+end
+
 --- Returns max_new_tokens of each prompt.
 local function limits_of(given, num_prompts)
   local limits = given == nil and 64 or given
@@ -134,7 +148,8 @@ end
 function M.generate(model, prompts, opts)
   local o = options.read("models.generate", opts, { max_new_tokens = options.optional,
     max_batch_size = options.optional, temperature = 0, top_k = options.optional, top_p = options.optional,
-    min_p = options.optional, seed = options.optional, stop = options.optional, on_token = options.optional,
+    min_p = options.optional, seed = options.optional, numbers = options.optional, stop = options.optional,
+    on_token = options.optional,
     suppress = {}, begin_suppress = {}, forced_begin = options.optional, forced_end = options.optional,
     repetition_penalty = 1 })
   chunks.refuse("models.generate", "call it outside, on whole prompts")
@@ -151,6 +166,7 @@ function M.generate(model, prompts, opts)
   for _, name in ipairs { "begin_suppress", "forced_begin", "forced_end" } do
     if o[name] ~= nil then check_ids(name, o[name], model.settings.vocab_size) end
   end
+  check_numbers(o.numbers, #prompts)
   processors.check(o)
   local owner = splits.owner_of(model)
   if not o.seed then

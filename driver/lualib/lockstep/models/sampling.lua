@@ -48,7 +48,7 @@ end
 ---
 --- The second result is the largest logit of each row, divided by the temperature. It is finite exactly if the row can
 --- be drawn from: NaN counts as the largest number.
----@param o {temperature: number, top_k: integer?, top_p: number?, min_p: number?, seed: integer}
+---@param o {temperature: number, top_k: integer?, top_p: number?, min_p: number?, seed: integer, numbers: integer[]?}
 ---@param num_sequences integer
 ---@return fun(logits: torch.Tensor, sequences: integer[]): integer[], number[] # ids, largest logits
 function M.sampler(o, num_sequences)
@@ -60,7 +60,9 @@ function M.sampler(o, num_sequences)
     end
   end
   local states, seed = {}, ffi.cast("int64_t", o.seed) -- as a double, all negative seeds would be one
-  for i = 1, num_sequences do states[i] = seed * 0x2545f4914f6cdd1dULL + i * 0x9e6c63d0676a9a99ULL end
+  for i = 1, num_sequences do
+    states[i] = seed * 0x2545f4914f6cdd1dULL + (o.numbers and o.numbers[i] or i) * 0x9e6c63d0676a9a99ULL
+  end
   return function(logits, sequences)
     logits = logits:to(torch.float32) / o.temperature
     local values, ids = logits:topk(math.min(o.top_k or logits:size(-1), logits:size(-1)), -1)

@@ -88,7 +88,7 @@ end
 --- Returns the log-probability of each label of a tile, and the entropy of its distribution.
 local function score(hidden, weight, labels, temperature, split)
   local logits = split and splits.scores(hidden, weight, nil, split) or torch.linear(hidden, weight)
-  logits = logits:to(torch.float32)
+  if logits.dtype ~= torch.float64 then logits = logits:to(torch.float32) end
   if temperature ~= 1 then logits = logits / temperature end
   local total = logits:logsumexp({ -1 })
   local log_probs = logits:gather(-1, labels:unsqueeze(-1)):squeeze(-1) - total
@@ -100,8 +100,8 @@ end
 ---@param self models.CausalLM
 ---@param batch models.Batch
 ---@param opts {temperature: number?, tile_tokens: integer?}?
----@return torch.Tensor log_probs [T] float32
----@return torch.Tensor entropy [T] float32
+---@return torch.Tensor log_probs [T] float32, or float64 of such a model
+---@return torch.Tensor entropy [T]
 function M.log_probs(self, batch, opts)
   local o = options.read("models.log_probs", opts, { temperature = 1, tile_tokens = 1024 })
   if o.temperature <= 0 or o.tile_tokens < 1 then
@@ -121,7 +121,8 @@ function M.log_probs(self, batch, opts)
   local split = splits.of(weight)
   local ids = not current and sent.ids or batch.input_ids:to(hidden.device)
   local region = checkpoint.new { preserve_rng = false }
-  local zero = torch.zeros({ 1 }, { dtype = torch.float32, device = hidden.device })
+  local dtype = hidden.dtype == torch.float64 and torch.float64 or torch.float32
+  local zero = torch.zeros({ 1 }, { dtype = dtype, device = hidden.device })
   -- A batch of one token predicts nothing. It is scored with any label, so that its zeros have a gradient, of zeros.
   local start = tokens > 1 and not current and zero or nil
   local log_probs, entropy = { start }, { start }

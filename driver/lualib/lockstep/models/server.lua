@@ -235,13 +235,14 @@ end
 --- chat:encode. vLLM gets the messages, with the pictures as data URLs in their places. SGLang gets the ids and a list
 --- of the pictures. It is an error if the server then reads other ids as the prompt, or another number of them.
 ---@param prompts models.Batch[]
----@param opts {max_new_tokens: integer[], temperature: number?, seed: integer?, stop: integer[]?, suppress: integer[]?,
---- problems: ({messages: table[]?, options: table?}|false)[]?} problems: of each prompt
+---@param opts {max_new_tokens: integer[], temperature: number?, seed: integer?, numbers: integer[]?, stop: integer[]?,
+--- suppress: integer[]?, problems: ({messages: table[]?, options: table?}|false)[]?} problems: of each prompt; numbers:
+--- as of models.generate
 ---@return integer[][] ids with the id that ended an answer
 ---@return number[][] log_probs
 function Server:generate(prompts, opts)
   local o = options.read("server:generate", opts, { max_new_tokens = options.required, temperature = 1,
-    seed = options.optional, stop = options.optional, suppress = {}, problems = {} })
+    seed = options.optional, numbers = {}, stop = options.optional, suppress = {}, problems = {} })
   local requests, all_ids, all_log_probs, bias = {}, {}, {}, nil
   for _, id in ipairs(o.suppress) do bias = plain.copy(bias or {}, { [tostring(id)] = -100 }) end
   local of_problem = {} -- samples of a group ask the same
@@ -252,8 +253,8 @@ function Server:generate(prompts, opts)
       of_problem[problem] = conversation
     end
     requests[i] = KINDS[self.kind].request(self, prompt.input_ids:totable(), { max_new_tokens = o.max_new_tokens[i],
-      temperature = o.temperature, seed = o.seed and (o.seed % 2 ^ 31 * 65537 + i) % 2 ^ 31, stop = o.stop,
-      bias = bias }, conversation)
+      temperature = o.temperature, seed = o.seed and (o.seed % 2 ^ 31 * 65537 + (o.numbers[i] or i)) % 2 ^ 31,
+      stop = o.stop, bias = bias }, conversation)
   end
   if #requests == 0 then return {}, {} end
   for i, response in ipairs(self:send(requests)) do

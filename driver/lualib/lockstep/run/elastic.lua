@@ -6,6 +6,7 @@ local core_state = require "lockstep.core.state"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
+local run = require "lockstep.run"
 
 --- The exit code of a wrong command line: with it, nobody starts the ranks again.
 local USAGE_EXIT_CODE = 2
@@ -88,6 +89,7 @@ local function elastic(opts)
       :format(world, world == 1 and "" or "s", o.max and ("%d to %d"):format(o.min, o.max)
       or ("%d or more"):format(o.min)))
   end
+  run.progress.least_ranks = o.min
   return self
 end
 

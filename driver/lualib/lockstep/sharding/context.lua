@@ -21,7 +21,8 @@ local function lengths_of(batch)
   return sum == tokens and seq_lens or nil
 end
 
---- Puts results together that have a row for each token of the chunk. A loss is the chunk's; log_probs are whole.
+--- Puts results together that have a row for each token of the chunk. A loss is the chunk's; log_probs and scores are
+--- whole.
 local function whole(state, what, first, seconds, ...)
   if what ~= "logits" and what ~= "hidden" then return first, seconds, ... end
   first = chunks.gather(state, first)
@@ -85,7 +86,7 @@ end
 
 --- Makes a language model of models.load compute each batch over the ranks of a group: each holds a chunk of the
 --- tokens. All ranks of the group give it the same batch. `loss` returns the sum and the count of this rank's chunk.
---- Logits, hidden states and log-probabilities are those of the whole batch, in its order, on every rank.
+--- Logits, hidden states, log-probabilities and scores are those of the whole batch, in its order, on every rank.
 ---
 --- `form` is how attention sees the other chunks. "all_to_all" has equal work on all ranks, and needs query heads that
 --- the ranks divide. "ring" takes any heads. Default: all-to-all where heads divide.
@@ -112,7 +113,9 @@ function M.attach(caller, model, members, form)
   attached[model] = { members = members, form = form }
   wrap(model, "loss", function() return "loss" end)
   wrap(model, "log_probs", function() return "log_probs" end)
-  wrap(model, "forward", function(what) return what or "logits" end)
+  local of_forward = model.num_labels and "scores" or "logits"
+  wrap(model, "forward", function(what) return what ~= "logits" and what or of_forward end)
+  if model.num_labels then wrap(model, "scores", function() return "scores" end) end
   return model
 end
 

@@ -23,10 +23,11 @@ local SPANS = {
   tp_cp_dp = { tp = true, cp = true, dp = true },
   tp_cp_pp = { tp = true, cp = true, pp = true },
   ep = { dp = true, cp = true }, expert_dp = { dp = true, cp = true },
+  tp_ep = { tp = true, dp = true, cp = true },
 }
 
 --- The order in which every rank makes its groups.
-local AXES = { "tp", "cp", "tp_cp", "dp", "dp_cp", "ep", "expert_dp", "tp_cp_dp", "pp", "tp_cp_pp" }
+local AXES = { "tp", "cp", "tp_cp", "dp", "dp_cp", "ep", "tp_ep", "expert_dp", "tp_cp_dp", "pp", "tp_cp_pp" }
 
 ---@class sharding.Grid
 ---@field tp integer ranks that share the weights of layers
@@ -42,7 +43,7 @@ local AXES = { "tp", "cp", "tp_cp", "dp", "dp_cp", "ep", "expert_dp", "tp_cp_dp"
 local Grid = { first = 0 }
 Grid.__index = Grid
 
----@alias sharding.Axis "tp"|"cp"|"dp"|"dp_cp"|"pp"|"ep"|"tp_cp"|"expert_dp"|"tp_cp_dp"|"tp_cp_pp"
+---@alias sharding.Axis "tp"|"cp"|"dp"|"dp_cp"|"pp"|"ep"|"tp_cp"|"tp_ep"|"expert_dp"|"tp_cp_dp"|"tp_cp_pp"
 
 local function check_axis(axis)
   if type(axis) == "string" and SPANS[axis] then return end
@@ -73,7 +74,7 @@ function Grid:ranks(axis, rank)
   for other = 0, self.tp * self.cp * self.dp * self.pp - 1 do
     local places, is_member = places_of(self, self.first + other), true
     for _, one in ipairs(ORDER) do is_member = is_member and (spans[one] or places[one] == own[one]) end
-    if axis == "ep" then
+    if axis == "ep" or axis == "tp_ep" then
       is_member = is_member and math.floor(places.dp_cp / self.ep) == math.floor(own.dp_cp / self.ep)
     elseif axis == "expert_dp" then
       is_member = is_member and places.dp_cp % self.ep == own.dp_cp % self.ep
@@ -87,8 +88,8 @@ end
 --- itself.
 ---
 --- "tp" shares weights, "cp" a sequence, "dp" has other micro-batches, "pp" other stages, and "ep" other experts. Joint
---- axes: "tp_cp", and "dp_cp" (what fully_shard shares out over). "expert_dp" has the same experts. "tp_cp_dp" is a
---- stage. "tp_cp_pp" has the same micro-batches.
+--- axes: "tp_cp", and "dp_cp" (what fully_shard shares out over). "expert_dp" has the same experts. "tp_ep" generates
+--- the same tokens. "tp_cp_dp" is a stage. "tp_cp_pp" has the same micro-batches.
 ---@param axis sharding.Axis
 ---@return dist.Group
 function Grid:group(axis)

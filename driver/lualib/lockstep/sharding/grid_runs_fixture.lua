@@ -226,6 +226,32 @@ add_products(8, { pp = 2, ep = 2 }, { "qwen3_moe", "qwen3_vl_moe" })
 add_products(8, { pp = 2, cp = 2, ep = 4 }, { "qwen3_moe", "qwen3_vl_moe" })
 add_products(8, { pp = 2, cp = 2, tp = 2, ep = 2 }, { "qwen3_moe", "qwen3_vl_moe" }, { sequence = true, cp = "ring" })
 
+-- Preferences and policies --------------------------------------------------------------------------------
+
+-- Losses of log-probabilities take turns.
+local TEXT_LOSSES = { "pairs", "answers", "policy" }
+
+local function add_losses(ranks, family, sizes, options)
+  local turn = (num_rows.preferences_ranks or 0) % #TEXT_LOSSES + 1
+  add("preferences_ranks", TEXT_LOSSES[turn], ranks, { family }, sizes, options)
+end
+local function add_scores(ranks, family, sizes, options)
+  add("preferences_ranks", "scores", ranks, { family .. "_judge" }, sizes, options)
+end
+
+add_losses(2, "qwen3", {}, sharded())
+add_losses(2, "qwen3", { tp = 2 }, replicas { sequence = true })
+add_losses(2, "qwen3", { cp = 2 }, sharded { cp = "ring" })
+add_losses(2, "qwen3", { pp = 2 }, replicas())
+add_losses(2, "qwen3_moe", { ep = 2 }, sharded())
+add_losses(4, "qwen3", { tp = 2 }, sharded())
+add_losses(4, "qwen3", { tp = 2, cp = 2 }, sharded { sequence = true })
+add_losses(4, "qwen3", { cp = 2, pp = 2 }, replicas { cp = "ring" })
+add_losses(4, "qwen3_moe", { cp = 2, ep = 2 }, sharded())
+add_scores(2, "qwen3", { tp = 2 }, replicas { sequence = true })
+add_scores(2, "qwen3", { cp = 2 }, sharded { cp = "ring" })
+add_scores(4, "qwen3", { cp = 2, pp = 2 }, replicas { cp = "ring" })
+
 -- Reading -------------------------------------------------------------------------------------------------
 
 M.AXES = { "tp", "cp", "ep", "pp", "dp" }

@@ -32,7 +32,7 @@ end
 local SAME = {
   tp = { "cp", "dp", "pp" }, cp = { "tp", "dp", "pp" }, dp = { "tp", "cp", "pp" }, pp = { "tp", "cp", "dp" },
   tp_cp = { "dp", "pp" }, dp_cp = { "tp", "pp" }, tp_cp_dp = { "pp" }, tp_cp_pp = { "dp" },
-  ep = { "tp", "pp", "block" }, expert_dp = { "tp", "pp", "ep" },
+  ep = { "tp", "pp", "block" }, tp_ep = { "pp", "block" }, expert_dp = { "tp", "pp", "ep" },
 }
 
 local function expected_ranks(places, count, axis, own)
@@ -128,7 +128,8 @@ end)
 t.test("EachGroupCommunicates", function()
   local sizes = all_sizes(WORLD)
   local grid = sharding.grid(sizes[math.ceil(#sizes / 2)])
-  for _, axis in ipairs { "tp", "cp", "dp", "dp_cp", "pp", "ep", "tp_cp", "expert_dp", "tp_cp_dp", "tp_cp_pp" } do
+  for _, axis in ipairs { "tp", "cp", "dp", "dp_cp", "pp", "ep", "tp_cp", "tp_ep", "expert_dp", "tp_cp_dp",
+    "tp_cp_pp" } do
     local sum = 0
     for _, rank in ipairs(grid:group(axis):ranks()) do sum = sum + rank end
     t.equal(dist.all_reduce(torch.tensor(RANK), "sum", { group = grid:group(axis) }):item(), sum, axis)

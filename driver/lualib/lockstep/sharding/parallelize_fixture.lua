@@ -48,6 +48,7 @@ M.CONFIGS = {
       temporal_patch_size = 2, in_channels = 3, spatial_merge_size = 2, out_hidden_size = 16,
       num_position_embeddings = 16, deepstack_visual_indexes = { 0, 1 }, hidden_act = "gelu_pytorch_tanh" } },
 }
+M.CONFIGS.qwen3_judge = copy(M.CONFIGS.qwen3, { architectures = { "Qwen3ForSequenceClassification" }, num_labels = 1 })
 M.CONFIGS.qwen3_vl.text_config.rope_theta = nil
 M.CONFIGS.qwen3_vl.text_config.rope_parameters.rope_theta = 5000
 M.CONFIGS.qwen3_vl_moe = copy(M.CONFIGS.qwen3_vl, { model_type = "qwen3_vl_moe",
@@ -148,6 +149,12 @@ function M.count(batches)
   return count
 end
 
+--- Returns the sum of a micro-batch's losses, and their count.
+function M.loss_of(model, batch) return model(batch, "loss") end
+
+--- Whether these are of the whole micro-batch also where cp cuts it: see sharding.accumulate.
+M.is_whole = false
+
 local STEPS, MAX_NORM = 3, 0.5
 
 --- Micro-batches of each row of dp in a step.
@@ -164,7 +171,7 @@ function M.train_alone(form, seed, rows, steps, adapter)
     local count = M.count(batches)
     for _, row in ipairs(batches) do
       for _, batch in ipairs(row) do
-        local loss, own = model:loss(batch)
+        local loss, own = M.loss_of(model, batch)
         torch.mul(loss, 1 / count):backward()
         sum = sum + loss:item()
         assert(own > 0)
@@ -207,8 +214,8 @@ function M.train(model, optimizer, grid, o)
   for step = o.first or 1, o.steps or STEPS do
     local batches = M.batches(o.form, o.seed, step, o.rows or grid.dp, M.micro_steps)
     local loss = sharding.accumulate(model, own_batches(batches, grid), M.count(batches), function(batch)
-      return model(batch, "loss")
-    end, { sync = o.sync })
+      return M.loss_of(model, batch)
+    end, { sync = o.sync, whole = M.is_whole })
     losses[#losses + 1] = loss:item()
     norms[#norms + 1] = (o.clip == "model" and model:clip_grad_norm(MAX_NORM)
       or optim.clip_grad_norm(model:parameters(), MAX_NORM)):item()

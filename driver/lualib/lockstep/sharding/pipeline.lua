@@ -56,19 +56,26 @@ across.add(Pipeline)
 ---@return boolean
 function M.is_one(value) return type(value) == "table" and getmetatable(value) == Pipeline end
 
---- The model's call within sharding.accumulate and sharding.evaluate: model(batch, "loss"). Returns the sum of the
---- losses and their count on the last stage, and 0 and 0 on the others, where the results of the script's function are
---- not used.
+--- The model's call within sharding.accumulate, sharding.evaluate and sharding.infer: model(batch, "loss"),
+--- model(batch, "log_probs", options), or the scores of a model with a head for labels. Returns the model's results on
+--- the last stage. On the others it returns zeros of the same shapes: the results of the script's function are not used
+--- there.
 ---@param batch models.Batch
----@param what "loss"
----@param ... any nothing: an error
----@return torch.Tensor sum
----@return integer count
+---@param what ("loss"|"log_probs"|"scores")?
+---@param ... any options of log_probs
+---@return torch.Tensor
+---@return integer|torch.Tensor|nil
 function Pipeline:forward(batch, what, ...)
-  if what ~= "loss" or select("#", ...) > 0 then
-    fail('with pp a model computes model(batch, "loss") alone, not "%s"', tostring(what or "logits"))
+  if self.module.num_labels then
+    if what ~= nil and what ~= "logits" and what ~= "scores" then
+      fail('with pp a %s computes scores alone, not "%s"', self.module.class_name, tostring(what))
+    end
+    return self.runner:call(batch, "scores")
   end
-  return self.runner:call(batch)
+  if what ~= "loss" and what ~= "log_probs" then
+    fail('with pp a model computes model(batch, "loss") or "log_probs" alone, not "%s"', tostring(what or "logits"))
+  end
+  return self.runner:call(batch, what, ...)
 end
 
 Pipeline.__call = Pipeline.forward
@@ -287,6 +294,22 @@ function Pipeline:measure(micro_batch, fn)
   return sum, count
 end
 
+--- Returns fn(batch) of each micro-batch, a tensor of the last stage, on every stage. For sharding.infer. Collective
+--- over the pipeline.
+---@param micro_batches models.Batch[]
+---@param fn fun(micro_batch: any): torch.Tensor
+---@return torch.Tensor[]
+function Pipeline:infer(micro_batches, fn)
+  local results = {}
+  if #micro_batches == 0 then return results end
+  run(self, micro_batches, fn, function(op, stage, x)
+    if stage.is_last or not results[op.micro_batch] then results[op.micro_batch] = x:contiguous() end
+  end, { is_forward_only = true })
+  local ranks = self.group:ranks()
+  for _, x in ipairs(results) do dist.broadcast(x, ranks[#ranks], { group = self.group }) end
+  return results
+end
+
 -- Making one -----------------------------------------------------------------------------------------------
 
 --- Stands for a neighbour that a dry run does not start: what it sends is zeros.
@@ -377,7 +400,7 @@ function M.pipeline(net, o)
     share_values(net, o.data, o.experts)
     share_values(net, o.group)
   end
-  local is_tied = net.lm_head == nil
+  local is_tied = cut.is_tied(net)
   local adapter_config = require("lockstep.lora.files").config_before(net) -- which requires parts of sharding
   cut.keep(net, own)
   local has_first, has_last, owner = own[1].is_first, own[#own].is_last, splits.owner_of(net)

@@ -1,9 +1,14 @@
 --- `--evict-slow`: finds a rank that makes all others wait, from the clocks that travel in the ranks' agreements
 --- (driver/watching/own_work.h). Every rank sees the same clocks, and so finds the same.
+---
+--- torchrun starts the ranks of a machine again after every exit code. If the others can go on without the slow
+--- machine, a rank of that machine ends its agent. The other ranks leave, and their agents start them again.
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local ffi = require "ffi"
 local plain = require "lockstep.plain"
+local run = require "lockstep.run"
 local stragglers = require "lockstep.log.stragglers"
 local watching = require "lockstep.core.watching"
 
@@ -11,6 +16,11 @@ local M = {}
 
 --- The steps over which ranks are compared. A rank is slow for a step for many reasons.
 M.STEPS = 100
+
+local EVICTED, GOES_ON = 75, 143 -- EX_TEMPFAIL of sysexits.h; as after SIGTERM
+local SIGTERM = 15
+
+ffi.cdef "int getppid(void); int kill(int, int);"
 
 local clocks, steps
 
@@ -29,9 +39,49 @@ function M.slow_rank(seconds, factor)
   if longest > factor * median then return rank, longest / median end
 end
 
+--- Where a rank runs.
+---@class state.Place
+---@field host string
+---@field agent integer? torchrun's number of its agent
+---@field restarts_left integer? of that agent
+---@field least integer? the ranks that run.elastic needs
+
+---@return state.Place
+local function own_place()
+  local function number(name) return tonumber(os.getenv(name)) end
+  local place = { host = plain.host_name(), least = run.progress.least_ranks }
+  if os.getenv("TORCHELASTIC_RUN_ID") and number("TORCHELASTIC_MAX_RESTARTS") then
+    place.agent = number("GROUP_RANK")
+    place.restarts_left = number("TORCHELASTIC_MAX_RESTARTS") - (number("TORCHELASTIC_RESTART_COUNT") or 0)
+  end
+  return place
+end
+
+--- Returns whether torchrun can start the ranks of the other agents again without those of the slow rank's.
+---@param places state.Place[] by rank
+---@param slow integer rank
+---@return boolean
+function M.others_go_on(places, slow)
+  local left, least = 0, places[1].least
+  for _, place in ipairs(places) do
+    if not place.agent then return false end
+    if place.agent ~= places[slow + 1].agent then
+      if place.restarts_left < 1 then return false end
+      left = left + 1
+    end
+  end
+  return least ~= nil and left >= least
+end
+
+--- A rank that was slow.
+---@class state.Slow
+---@field text string
+---@field exit_code integer this rank's
+---@field ends_agent boolean this rank does
+
 --- Call it between two steps, after the ranks have agreed. Returns what is wrong once a rank was slow for M.STEPS
 --- steps. Collective.
----@return string?
+---@return state.Slow?
 function M.after_step()
   local factor = core.evict_slow()
   if not factor then return nil end
@@ -48,9 +98,20 @@ function M.after_step()
   clocks, steps = now, 0
   local rank, ratio = M.slow_rank(worked, factor)
   if not rank then return nil end
-  local host = dist.all_gather_object(plain.host_name())[rank + 1]
-  return ("rank %d (%s) worked %.1f times as long as the median rank, %.0f ms a step over %d steps; --evict-slow %g")
-    :format(rank, host, ratio, 1000 * worked[rank + 1] / M.STEPS, M.STEPS, factor)
+  local places = dist.all_gather_object(own_place())
+  local goes_on = M.others_go_on(places, rank)
+  local leaves = places[dist.rank() + 1].agent == places[rank + 1].agent
+  return {
+    text = ("rank %d (%s) worked %.1f times as long as the median rank, %.0f ms a step over %d steps; "
+      .. "--evict-slow %g%s")
+      :format(rank, places[rank + 1].host, ratio, 1000 * worked[rank + 1] / M.STEPS, M.STEPS, factor,
+      goes_on and "; torchrun's agent there ends, and the others go on" or ""),
+    exit_code = goes_on and not leaves and GOES_ON or EVICTED,
+    ends_agent = goes_on and leaves and os.getenv("LOCAL_RANK") == "0",
+  }
 end
+
+--- Ends the agent that has started this rank, which ends its ranks.
+function M.end_agent() ffi.C.kill(ffi.C.getppid(), SIGTERM) end
 
 return M

@@ -1,4 +1,5 @@
---- Which rank --evict-slow takes for a slow one. tests/restarts_test.cc has a run that ends.
+--- Which rank --evict-slow takes for a slow one. tests/restarts_test.cc has a run that ends, and
+--- python/tests/elastic_agents_test.py one of the real torchrun that goes on.
 
 local eviction = require "lockstep.state.eviction"
 local t = require "lockstep.testing"
@@ -19,4 +20,18 @@ t.test("TheSlowestRankIsComparedWithTheMedian", function()
     local rank, ratio = eviction.slow_rank(case[1], case[2])
     t.equal({ rank or "none", ratio or "none" }, { case[3] or "none", case[4] or "none" }, "case " .. i)
   end
+end)
+
+t.test("TheOthersGoOnWhereTorchrunAndTheScriptCanDoWithout", function()
+  local function of(agent, left, least) return { host = "a", agent = agent, restarts_left = left, least = least } end
+  local cases = {
+    { { of(0, 1, 1), of(1, 0, 1) }, 1, true }, -- its own restarts do not matter
+    { { of(0, 1, 1), of(1, 0, 1) }, 0, false },
+    { { of(0, 1), of(1, 1) }, 1, false }, -- without run.elastic
+    { { of(0, 1, 2), of(1, 1, 2) }, 1, false },
+    { { of(0, 1, 2), of(0, 1, 2), of(1, 1, 2), of(1, 1, 2) }, 3, true },
+    { { of(0, 1, 1), of(0, 1, 1) }, 1, false }, -- one agent alone
+    { { of(nil, nil, 1), of(nil, nil, 1) }, 1, false }, -- another launcher
+  }
+  for i, case in ipairs(cases) do t.equal(eviction.others_go_on(case[1], case[2]), case[3], "case " .. i) end
 end)

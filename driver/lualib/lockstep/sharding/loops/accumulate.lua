@@ -50,14 +50,14 @@ end
 local function compare(num_micro_batches, count, o, group, parts)
   if dist.world_size() > 1 then
     local own, texts, options_of = torch.tensor({ num_micro_batches, count, o.sync == "each" and 1 or 0,
-      o.on_nan == "skip" and 1 or 0, trained.outline(parts) }, { dtype = torch.float64 }), {}, {}
+      o.on_nan == "skip" and 1 or 0, o.whole and 1 or 0, trained.outline(parts) }, { dtype = torch.float64 }), {}, {}
     local outlines = {}
     for i, row in ipairs(dist.all_gather(own, { group = group })) do
-      local theirs, their_count, syncs_each, skips = unpack(row:totable())
-      outlines[i] = { unpack(row:totable(), 5) }
+      local theirs, their_count, syncs_each, skips, is_whole = unpack(row:totable())
+      outlines[i] = { unpack(row:totable(), 6) }
       texts[i] = ("%.17g micro-batches and a count of %.17g"):format(theirs, their_count)
-      options_of[i] = ('sync = "%s", on_nan = "%s"'):format(syncs_each == 1 and "each" or "last",
-        skips == 1 and "skip" or "error")
+      options_of[i] = ('sync = "%s", on_nan = "%s"%s'):format(syncs_each == 1 and "each" or "last",
+        skips == 1 and "skip" or "error", is_whole == 1 and ", whole = true" or "")
     end
     local differing = disagreement.find(options_of, group and group:ranks())
     if differing then fail("the ranks give different options: %s", differing) end
@@ -92,7 +92,8 @@ end
 ---@param divisor number
 ---@param group dist.Group?
 ---@param bad integer the first micro-batch of this rank with such a loss, or 0
-function Counts:compare(divisor, group, bad)
+---@param times integer ranks that each return the results of one micro-batch
+function Counts:compare(divisor, group, bad, times)
   local own = torch.tensor({ dist.rank(), self.micro_batches, self.given, self.sum, bad }, { dtype = torch.float64 })
   local ranks = torch.stack(dist.all_gather(own, { group = group }))
   local _, micro_batches, given, sum, any_bad = unpack(ranks:sum(0):totable())
@@ -109,6 +110,7 @@ function Counts:compare(divisor, group, bad)
   if given == 0 then return end
   check(given == micro_batches, "the function returned a count for %d of the %d micro-batches of all ranks; return "
     .. "one for each, or for none", given, micro_batches)
+  sum = sum / times
   -- Counts may be sums of weights. Those of tokens are exact.
   check(math.abs(sum - divisor) <= 1e-6 * divisor, "the divisor is %.17g, but the function summed the losses of %.17g "
     .. "over all micro-batches and ranks (its second result); the loss and its gradient would be %.4g times too %s. "
@@ -198,6 +200,12 @@ local function check_loss(loss)
   fail("the function must return the sum of a micro-batch's losses, a tensor of one element, not %s", describe(loss))
 end
 
+--- Returns how many ranks compute each micro-batch's loss as a whole: with the option `whole` those of cp.
+local function times_of(model, o)
+  local grid = grids.of(model)
+  return o.whole and grid and grid.cp or 1
+end
+
 local function new_counts() return setmetatable({ micro_batches = 0, given = 0, sum = 0 }, Counts) end
 
 --- The same for a model whose parts are on different ranks: see across.lua. Losses are on the ranks of its last part.
@@ -206,6 +214,7 @@ local function over_stages(model, micro_batches, count, fn, o)
     .. "on; leave on_nan out", model.what)
   compare(#micro_batches, count, o, nil, model)
   local totals, losses, counts, num_sums, device = {}, {}, new_counts(), 1, dist.device()
+  local times = times_of(model, o)
   local function take(i, is_last, loss, own_count, ...)
     num_sums = 1 + select("#", ...)
     check_loss(loss)
@@ -220,8 +229,8 @@ local function over_stages(model, micro_batches, count, fn, o)
     end
   end
   local ok, message = pcall(function()
-    model:learn(micro_batches, count, fn, take)
-    counts:compare(count, nil, totals[1] and first_nonfinite(losses, totals[1]:item()) or 0)
+    model:learn(micro_batches, count * times, fn, take)
+    counts:compare(count, nil, totals[1] and first_nonfinite(losses, totals[1]:item()) or 0, times)
   end)
   if not ok then
     model:zero_grad()
@@ -230,12 +239,13 @@ local function over_stages(model, micro_batches, count, fn, o)
   for k = 1, num_sums do
     totals[k] = model.is_counted and totals[k] or torch.zeros({}, { dtype = torch.float64, device = device })
   end
-  return unpack(torch.unbind(dist.all_reduce(torch.stack(totals), "sum") / count))
+  return unpack(torch.unbind(dist.all_reduce(torch.stack(totals), "sum") / (count * times)))
 end
 
 ---@class sharding.AccumulateOptions
 ---@field sync "last"|"each"? "last" unless given
 ---@field on_nan "error"|"skip"? "error" unless given
+---@field whole boolean? fn's results are of the whole micro-batch also where cp cuts it: false unless given
 
 --- Runs forward and backward for each micro-batch of a step: fn must return the sum of its losses, never their mean.
 --- Returns the mean loss over all ranks. The gradients are those of this mean.
@@ -267,6 +277,9 @@ end
 --- backward, with weight 0, averages the gradients. Gradients from before the call must be averaged already; they are
 --- copied, which takes their memory.
 ---
+--- With cp model(micro_batch, "loss") is the loss of this rank's chunk. Log-probabilities and scores are those of the
+--- whole micro-batch on every rank of cp. A loss that fn computes from them counts once with whole = true.
+---
 --- An error of fn, or of the comparison, drops the gradients of all parameters of the model.
 ---
 --- Collective: every rank of the model's group calls this with equally many micro-batches and the same count, else
@@ -280,7 +293,7 @@ end
 ---@return torch.Tensor mean loss, a float64 scalar on the loss's device
 ---@return torch.Tensor|integer ... means of further sums; with on_nan = "skip" then the number left out
 local function accumulate(model, micro_batches, count, fn, opts)
-  local o = options.read(NAME, opts, { sync = "last", on_nan = "error" })
+  local o = options.read(NAME, opts, { sync = "last", on_nan = "error", whole = false })
   check_arguments(model, micro_batches, count, fn)
   check(o.sync == "last" or o.sync == "each", 'sync must be "last" or "each", not "%s"', o.sync)
   check(o.on_nan == "error" or o.on_nan == "skip", 'on_nan must be "error" or "skip", not "%s"', o.on_nan)
@@ -291,7 +304,8 @@ local function accumulate(model, micro_batches, count, fn, opts)
   if grid then together = grid.ranks_of_all end
   compare(#micro_batches, count, o, together, grid and grid.tp > 1 and model or nil)
   -- The wrappers average gradients over ranks. The gradient of the mean is the number of ranks times that.
-  local scale = (group and group:size() or dist.world_size()) / count
+  local times = times_of(model, o)
+  local scale = (group and group:size() or dist.world_size()) / (count * times)
   local totals, losses, counts = {}, {}, new_counts()
   local skipped = o.on_nan == "skip" and setmetatable({ steps = 0, tokens = 0, lines = {} }, Skipped)
   local before = skipped and gradients_of(model)
@@ -334,10 +348,11 @@ local function accumulate(model, micro_batches, count, fn, opts)
         learn(i)
       end
     end
-    counts:compare(count, group, read_sum and not skipped and first_nonfinite(losses, read_sum()) or 0)
+    counts:compare(count, group, read_sum and not skipped and first_nonfinite(losses, read_sum()) or 0, times)
     if not skipped or skipped.steps == 0 then return end
     local lines = table.concat(skipped.lines, "; ")
     check(last_learnt, "no micro-batch of this step has a finite loss on every rank: %s", lines)
+    skipped.tokens = skipped.tokens / times
     check(count > skipped.tokens, "the micro-batches that remain have no token with a loss: %s", lines)
     if o.sync == "last" and last_learnt < #micro_batches then average() end
     scale_gradients(model, count / (count - skipped.tokens), before)
@@ -352,8 +367,8 @@ local function accumulate(model, micro_batches, count, fn, opts)
     error(message, 0)
   end
   local sums = dist.all_reduce(torch.stack(totals), "sum", { group = group })
-  if not skipped then return unpack(torch.unbind(sums / count)) end
-  local means = torch.unbind(sums / (count - skipped.tokens))
+  if not skipped then return unpack(torch.unbind(sums / (count * times))) end
+  local means = torch.unbind(sums / ((count - skipped.tokens) * times))
   means[#means + 1] = skipped.steps
   return unpack(means)
 end

@@ -11,8 +11,8 @@ local grids = require "lockstep.sharding.grid"
 local means = require "lockstep.sharding.loops.means"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local out_of_training = require "lockstep.sharding.loops.out_of_training"
 local plain = require "lockstep.plain"
-local schedule_free = require "lockstep.optim.schedule_free"
 local sending = require "lockstep.sharding.sending"
 local splits = require "lockstep.nn.splits"
 local terminal = require "lockstep.log.terminal"
@@ -25,10 +25,10 @@ local rank_at = sending.rank_at
 local NONE = {}
 
 --- Returns whether the ranks communicate inside a forward pass of the model.
-local function is_sharded(model, modes)
+local function is_sharded(model)
   if fully_shard.is_one(model) or across.is_one(model) or splits.has_parts(model:parameters()) then return true end
-  for _, mode in ipairs(modes) do
-    if fully_shard.is_sharded(mode[1]) then return true end
+  for _, module in model:named_modules() do
+    if fully_shard.is_sharded(module) then return true end
   end
   return false
 end
@@ -162,8 +162,6 @@ local function evaluate(model, batches, fn, opts)
     "sharding.evaluate: expected a function that returns a batch's sum and count, not a %s", type(fn))
   local grid = grids.of(model)
   if grid and not o.group and not is_across then o.group = grid:group "dp_cp" end
-  local modes = {} -- parents first: train() also reaches the modules inside
-  for _, module in model:named_modules() do modes[#modes + 1] = { module, module.training } end
   local sum, count, finite = new_total "sum", new_total "count", {}
   local function take(batch, real)
     if batch == NONE then return end
@@ -180,15 +178,12 @@ local function evaluate(model, batches, fn, opts)
     sum:add(batch_sum, holds)
     count:add(batch_count, holds)
   end
-  model:eval()
-  local ok, message = pcall(schedule_free.around, model:parameters(), torch.no_grad, function()
+  out_of_training(model, function()
     local next_batch, filler = batches, o.filler
-    if not filler then next_batch, filler = with_fillers(batches, is_sharded(model, modes), o.group) end
+    if not filler then next_batch, filler = with_fillers(batches, is_sharded(model), o.group) end
     local loop = core_sharding.lockstep(next_batch, { policy = "until_last", filler = filler, group = o.group })
     for batch, real in function() return loop:next() end do take(batch, real) end
   end)
-  for _, mode in ipairs(modes) do mode[1]:train(mode[2]) end
-  if not ok then error(message, 0) end
   local excluded, total, first = agree(finite, sum, count, o.group)
   if excluded > 0 and dist.rank() == (grid and (grid.first or 0) or rank_at(o.group, 1)) then
     terminal.print_line(("%s: left out %d of %d batches, whose sum or count is NaN or infinite; the first of each "

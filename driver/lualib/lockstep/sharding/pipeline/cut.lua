@@ -63,7 +63,7 @@ function M.costs(net)
   local table_size = net.settings.vocab_size * net.settings.hidden_size / (owner and owner.size or 1)
   local tower = net.visual_layout and net.model.visual -- nil where it has ranks of its own
   costs[1] = costs[1] + table_size * EMBEDDING_PART + (tower and size_of(tower) or 0)
-  costs[#costs] = costs[#costs] + table_size
+  costs[#costs] = costs[#costs] + (net.num_labels and 0 or table_size)
   return costs
 end
 
@@ -107,7 +107,8 @@ function M.check(net, count)
     nn.is_module(net) and "a " .. net.class_name or "a " .. type(net))
   local CausalLM = require("lockstep.models.decoder").CausalLM -- a script without pp need not load models
   local loss = (context.is_attached(net) and getmetatable(net) or net).loss -- cp replaces the model's own
-  local has_own_pass = net.inputs ~= net.staged_inputs or net.hidden ~= net.staged_hidden or loss ~= CausalLM.loss
+  local has_own_loss = loss ~= CausalLM.loss and not net.num_labels -- models with a head for labels have scores
+  local has_own_pass = net.inputs ~= net.staged_inputs or net.hidden ~= net.staged_hidden or has_own_loss
   local loses_balance = net.settings.output_router_logits and net.balance_loss ~= CausalLM.balance_loss
     and not net.balance_size
   if has_own_pass or loses_balance then
@@ -155,6 +156,11 @@ local function free(module)
   end
 end
 
+--- Returns whether the head is the embedding.
+---@param net models.CausalLM
+---@return boolean
+function M.is_tied(net) return net.lm_head == nil and not net.num_labels end
+
 --- Leaves a model the parameters of some stages. A tied embedding stays on the first and on the last stage.
 ---@param net models.CausalLM
 ---@param own pipeline.Stage[] this rank's
@@ -173,11 +179,11 @@ function M.keep(net, own)
   for i = 1, #body.layers do
     if not keeps[i] then drop(body.layers, i) end
   end
-  local is_tied = net.lm_head == nil
+  local is_tied = M.is_tied(net)
   if not (has_first or has_last and is_tied) then drop(body, "embed_tokens") end
   if net.visual_layout and net.model.visual and not has_first then drop(net.model, "visual") end
   if not has_last then drop(body, "norm") end
-  if not has_last and not is_tied then drop(net, "lm_head") end
+  if not has_last and not is_tied then drop(net, net.num_labels and "score" or "lm_head") end
   for _, module in ipairs(dropped) do free(module) end
 end
 
@@ -187,13 +193,10 @@ end
 ---@return integer?
 function M.carry_size(net) return net.balance_size and net:balance_size() or nil end
 
---- Calls a method of the model with a stage's input. Then `finish` with its results, if given.
-local function with_input(net, callee, method, input, batch, finish)
+--- Calls fn(...) in which a stage's input is in force.
+local function with_input(net, input, batch, fn, ...)
   net.stage_input = input
-  return plain.finally(function() net.stage_input = nil end, context.with, net, batch, function()
-    if not finish then return callee[method](callee, batch) end
-    return finish(callee[method](callee, batch))
-  end)
+  return plain.finally(function() net.stage_input = nil end, context.with, net, batch, fn, ...)
 end
 
 --- Runs a stage that is not the last.
@@ -206,23 +209,44 @@ end
 ---@return torch.Tensor y
 ---@return torch.Tensor? carry
 function M.run(net, callee, stage, batch, x, carry)
-  return with_input(net, callee, "hidden", { stage = stage, x = x }, batch, function(y, seconds)
+  return with_input(net, { stage = stage, x = x }, batch, function()
+    local y, seconds = callee:hidden(batch)
     if not M.carry_size(net) then return y end
     return y, net:balance_statistics(chunks.gather_each(seconds), carry, y)
   end)
 end
 
---- Returns the sum of the losses and their count, on the last stage.
+--- Returns what a method of the model does, on the last stage.
 ---@param net models.CausalLM
 ---@param callee models.CausalLM|sharding.FullyShard
 ---@param stage pipeline.Stage
 ---@param batch models.Batch
 ---@param x torch.Tensor
 ---@param carry torch.Tensor?
----@return torch.Tensor sum
----@return integer count
-function M.loss(net, callee, stage, batch, x, carry)
-  return with_input(net, callee, "loss", { stage = stage, x = x, carry = carry }, batch)
+---@param what "loss"|"log_probs"|"scores"
+---@param ... any further arguments of the method
+---@return torch.Tensor
+---@return integer|torch.Tensor|nil
+function M.result(net, callee, stage, batch, x, carry, what, ...)
+  return with_input(net, { stage = stage, x = x, carry = carry }, batch, callee[what], callee, batch, ...)
+end
+
+--- Returns zeros in place of what the last stage returns, of the same shapes, for the script's function on the others.
+---@param net models.CausalLM
+---@param batch models.Batch
+---@param what "loss"|"log_probs"|"scores"
+---@param like torch.Tensor hidden states
+---@return torch.Tensor
+---@return integer|torch.Tensor|nil
+function M.stand_in(net, batch, what, like)
+  local function zeros(shape)
+    return torch.zeros(shape, { dtype = like.dtype == torch.float64 and like.dtype or torch.float32,
+      device = like.device })
+  end
+  if what == "loss" then return zeros {}, 0 end
+  if what == "scores" then return zeros { batch.seq_lens and #batch.seq_lens or 1, net.num_labels }:to(like.dtype) end
+  local tokens = batch.input_ids:size(0)
+  return zeros { tokens }, zeros { tokens }
 end
 
 return M

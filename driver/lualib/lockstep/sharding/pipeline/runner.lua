@@ -101,12 +101,14 @@ local function check_result(self, pass, y, stage, micro_batch)
     micro_batch, tostring(self.dtype), rows, hidden)
 end
 
---- The model's call in fn: runs this rank's stage. Returns the sum of the losses and their count on the last stage. On
---- other stages the sum is 0: fn's result is not used there.
+--- The model's call in fn: runs this rank's stage. Returns the model's results on the last stage. On other stages they
+--- are zeros: fn's results are not used there.
 ---@param batch models.Batch
----@return torch.Tensor sum
----@return integer count
-function Runner:call(batch)
+---@param what "loss"|"log_probs"|"scores"
+---@param ... any
+---@return torch.Tensor
+---@return integer|torch.Tensor|nil
+function Runner:call(batch, what, ...)
   local pass = self.pass
   if not pass or not pass.now then
     fail("a model with pp runs within sharding.accumulate and sharding.evaluate alone, whose function gets "
@@ -127,12 +129,12 @@ function Runner:call(batch)
   end
   local entry = { x = x, carry = carry, after = pass.after }
   if learns and op.stage >= pass.first_trained then pass.held[key(false, op.stage, op.micro_batch)] = entry end
-  if stage.is_last then return cut.loss(self.net, self.callee, stage, batch, x, carry) end
+  if stage.is_last then return cut.result(self.net, self.callee, stage, batch, x, carry, what, ...) end
   local y, next_carry = cut.run(self.net, self.callee, stage, batch, x, carry)
   check_result(self, pass, y, stage, op.micro_batch)
   entry.y, entry.next_carry = y, next_carry
   pass.out[key(false, op.stage + 1, op.micro_batch)] = { y:detach(), next_carry and next_carry:detach() }
-  return torch.zeros({}, { dtype = torch.float32, device = y.device }), 0
+  return cut.stand_in(self.net, batch, what, y)
 end
 
 --- Returns the stage whose forward runs now.
