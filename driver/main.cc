@@ -117,7 +117,7 @@ int Main(const std::vector<std::string>& arguments) {
   if (!environment.ok()) return Complain(std::string(environment.status().message()));
 
   if (command_line->dry_run && command_line->script.empty())
-    return Complain("--dry-run needs a script: ./run --dry-run --nproc 8 SCRIPT");
+    return Complain("--dry-run needs a script: --dry-run --nproc 8 SCRIPT");
   const bool restarts = command_line->restarts.value_or(0) > 0;
   if (restarts && (command_line->script.empty() || command_line->dry_run)) {
     return Complain(std::string("--restarts starts the ranks of a script again, and ") +
@@ -150,8 +150,8 @@ int Main(const std::vector<std::string>& arguments) {
   }
   if (restarts && environment->has_value() && !command_line->nproc.has_value()) {
     return Complain(
-        "--restarts is for ranks that ./run starts, but RANK or SLURM_PROCID is set: the cluster's "
-        "launcher starts ranks again, torchrun with --max-restarts");
+        "--restarts is for ranks that this program starts, but RANK or SLURM_PROCID is set: the "
+        "cluster's launcher starts ranks again, torchrun with --max-restarts");
   }
   if (environment->has_value() && !command_line->nproc.has_value())
     RunRank(*command_line, **environment);

@@ -26,7 +26,7 @@ local config = run.config {
 }
 if config.model == "" then error("give --set model=FOLDER, or a name in Hugging Face's cache", 0) end
 if dist.world_size() > 1 then
-  error(("chat.lua runs on one rank, not on %d: ./run --nproc 1 scripts/chat.lua ..."):format(dist.world_size()), 0)
+  error(("chat.lua runs on one rank, not on %d: start it with --nproc 1"):format(dist.world_size()), 0)
 end
 
 -- Everything that reads a file comes first, so that a wrong folder is an error at once.

@@ -26,6 +26,10 @@ for file in "$@"; do
   case $name in
     MODULE.bazel) version=$(sed -n 's/^    version = "\(.*\)",$/\1/p' "$file") ;;
     */libtorch/version) torch=$(<"$file") ;;
+    */libtorch.bzl)
+      oldest=$(sed -n 's/^OLDEST = "\(.*\)"$/\1/p' "$file")
+      newest=$(sed -n 's/^NEWEST = "\(.*\)"$/\1/p' "$file")
+      ;;
     driver/lockstep) strip -o "$to/lib/lockstep" "$file" ;;
     driver/keep/lockstep_keep) install -D -m 755 -s "$file" "$to/lib/$name" ;;
     */libspng.so.0 | */libonig.so.5) install -D -m 644 "$file" "$to/lib/${file##*/}" ;;
@@ -39,7 +43,7 @@ for file in "$@"; do
     *) install -D -m 644 "$file" "$to/lib/$name" ;;
   esac
 done
-sed -i "s/@VERSION@/$version/; s/@TORCH@/$torch/" "$to/bin/lockstep"
+sed -i "s/@VERSION@/$version/; s/@TORCH@/$torch/; s/@OLDEST@/$oldest/; s/@NEWEST@/$newest/" "$to/bin/lockstep"
 grep -q "^torch==$torch " "$to/requirements.txt" || echo "torch==$torch" >"$to/requirements.txt"
 # The same files give the same archive.
 tar --create --file="$out" --directory="$staging" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner lockstep

@@ -8,9 +8,11 @@
 # The current folder may be a model that was downloaded. Nothing is loaded from it unless a variable names it.
 here=$(dirname "$(readlink -f "$0")")
 prefix=$(dirname "$here")
-# archive.sh fills these in: this version, and the libtorch that the program was compiled with.
+# archive.sh fills these in: this version, the libtorch that the program was compiled with, and those that others can be.
 version=@VERSION@
 built_for=@TORCH@
+oldest=@OLDEST@
+newest=@NEWEST@
 series=${built_for%.*}
 asked=${1-}
 found_torch="found none"
@@ -88,8 +90,18 @@ case $has in
   "$series".* | "") ;;
   *)
     found_torch="$found_torch, which does not fit"
-    other=${has#*.}
-    fail "$torch is torch $has, and this program was built for $series; install torch==$built_for, set LIBTORCH, or take the lockstep archive for torch ${has%%.*}.${other%%.*}"
+    minor=${has#*.}
+    minor=${minor%%.*}
+    case $prefix in
+      */lockstep/_program) other="the wheel lockstep-$version+torch${has%%.*}.$minor-*.whl" ;;
+      *) other="the lockstep archive for torch ${has%%.*}.$minor" ;;
+    esac
+    if [ "${has%%.*}" = "${newest%.*}" ] && [ "$minor" -ge "${oldest#*.}" ] && [ "$minor" -le "${newest#*.}" ]; then
+      other="take $other,"
+    else
+      other="there is no lockstep for torch ${has%%.*}.$minor, only for $oldest to $newest:"
+    fi
+    fail "$torch is torch $has, and this program was built for $series; $other install torch==$built_for, or set LIBTORCH to the folder of a libtorch $series"
     ;;
 esac
 

@@ -11,6 +11,7 @@ printf '%s\n' 'local torch = require "lockstep.torch"' \
 failed=0
 built_for=$(sed -n "s/^__version__ = '\([0-9.]*\).*/\1/p" "$libtorch/version.py")
 series=${built_for%.*}
+newest=$(sed -n 's/^newest=//p' lockstep/bin/lockstep)
 
 # lockstep VARIABLE=VALUE... -- ARGUMENT...: the packed program's output, errors too.
 lockstep() {
@@ -44,9 +45,18 @@ for torch in "$libtorch" "$TEST_TMPDIR/old/torch" ""; do
 done
 old=$TEST_TMPDIR/old/torch
 expect "a Python's torch" "sum	3	1" "$(lockstep PYTHON="./python-${#libtorch}" -- --nproc 1 script.lua)"
-expect "another version" \
-  "is torch 2.10.0, and this program was built for $series; install torch==$built_for, set LIBTORCH, or take the lockstep archive for torch 2.10" \
+this="and this program was built for $series;"
+install="install torch==$built_for, or set LIBTORCH to the folder of a libtorch $series"
+expect "a version that has no archive" \
+  "is torch 2.10.0, $this there is no lockstep for torch 2.10, only for 2.11 to ${newest:?}: $install" \
   "$(lockstep PYTHON="./python-${#old}" -- --nproc 1 script.lua)"
+for version in 2.11.1 "$newest.0a0+git1"; do
+  echo "__version__ = '$version'" >old/torch/version.py
+  [[ $series == "${version:0:4}" ]] || expect "another version" \
+    "is torch $version, $this take the lockstep archive for torch ${version:0:4}, $install" \
+    "$(lockstep PYTHON="./python-${#old}" -- --nproc 1 script.lua)"
+done
+echo "__version__ = '2.10.0'" >old/torch/version.py
 expect "a Python without torch" "has no torch: install torch==$built_for" "$(lockstep PYTHON=./python-0 -- script.lua)"
 version="lockstep $(sed -n 's/^version=//p' lockstep/bin/lockstep) (built for torch $built_for, "
 [[ $version =~ ^"lockstep "[0-9]+\.[0-9]+\.[0-9]+" (built for torch 2."[0-9]+\.[0-9]+", "$ ]] || { echo "not a version: $version"; failed=1; }

@@ -60,8 +60,7 @@ constexpr int kMaxRestarts = 100000;
 constexpr int kMaxVerifyEvery = 1000000000;
 
 absl::Status InvalidArgument(const std::string& message) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(OneLine(message), "; ./run --help lists the options"));
+  return absl::InvalidArgumentError(absl::StrCat(OneLine(message), "; --help lists the options"));
 }
 
 absl::Status ParseCount(const std::string& option, const char* unit, int min, int max,

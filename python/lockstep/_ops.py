@@ -9,16 +9,18 @@ from typing import Any
 
 import torch
 
+from lockstep._core import version
+
 _FOLDER = pathlib.Path(__file__).parent
 
 
 def check_version(built: str, imported: str) -> None:
     """Raises ImportError unless both versions of torch have the same major and minor number."""
-    wanted, got = (".".join(version.split(".")[:2]) for version in (built, imported))
+    wanted, got = (".".join(each.split(".")[:2]) for each in (built, imported))
     if wanted != got:
         raise ImportError(
             f"lockstep: its operators were built for torch {built}, but torch {imported} is imported. Install "
-            f"torch {wanted}, or the wheel of lockstep for torch {got}"
+            f"torch {wanted}, or the wheel lockstep-{version}+torch{got}-*.whl"
         )
 
 

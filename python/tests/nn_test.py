@@ -334,8 +334,8 @@ class Loading(unittest.TestCase):
                     got = ".".join(torch.__version__.split(".")[:2])
                     self.assertIn(
                         f"ImportError: lockstep: its operators were built for torch 2.99.0, but torch "
-                        f"{torch.__version__} is imported. Install torch 2.99, or the wheel of lockstep for "
-                        f"torch {got}",
+                        f"{torch.__version__} is imported. Install torch 2.99, or the wheel "
+                        f"lockstep-{lockstep.__version__}+torch{got}-*.whl",
                         done.stderr,
                     )
 

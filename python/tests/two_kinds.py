@@ -10,7 +10,7 @@ from torch.distributed.fsdp import fully_shard
 import lockstep
 
 PLAIN, PLAIN_VALIDATION = "plain" in sys.argv[1:], "validation" in sys.argv[1:]
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=8))
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=8 if sys.argv[1:] else 600))
 rank, world = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)
 

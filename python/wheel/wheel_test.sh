@@ -55,6 +55,13 @@ expect "a script by its name" "the script has no such key (known: batch_size" \
 mkdir scripts
 echo 'print("own script")' >scripts/digits_mlp.lua
 expect "a script here comes first" "own script" "$(run lockstep --nproc 1 scripts/digits_mlp.lua)"
+mkdir -p other/lib
+touch other/lib/libtorch_cpu.so
+for minor in 11 12; do
+  echo "__version__ = '2.$minor.0+cpu'" >other/version.py
+  [[ ${wheel[0]} == *+torch2.$minor-* ]] || expect "the wheel for another torch is named" \
+    "; take the wheel ${wheel[0]%+torch*}+torch2.$minor-*.whl, install torch==" "$(run env LIBTORCH=other lockstep script.lua)"
+done
 expect "the torch of LIBTORCH" "LIBTORCH=/nowhere holds neither" "$(run env LIBTORCH=/nowhere lockstep script.lua)"
 expect "to_wandb" "metrics.jsonl" "$(run lockstep-to-wandb nowhere)"
 find environment -name __pycache__ -prune -o -print | sort >after

@@ -72,13 +72,14 @@ class VersionTest(unittest.TestCase):
         elsewhere = self.top / "elsewhere"
         elsewhere.mkdir()
 
-        for arguments in ([], [elsewhere], [elsewhere / "mine.tar"]):
+        for arguments in ([], [elsewhere], [elsewhere / "mine.tar"], [elsewhere / "new/dist/mine.tar"]):
             ended = self.start("package", *arguments, folder=self.bin)
             self.assertEqual(ended.returncode, 0, ended.stderr)
             self.assertIn("; it needs torch 2.15 where it runs", ended.stdout)
 
         self.assertTrue((self.bin / f"lockstep-{VERSION}.tar").exists())
-        self.assertEqual({path.name for path in elsewhere.iterdir()}, {f"lockstep-{VERSION}.tar", "mine.tar"})
+        self.assertEqual({path.name for path in elsewhere.rglob("*.tar")}, {f"lockstep-{VERSION}.tar", "mine.tar"})
+        self.assertTrue((elsewhere / "new/dist/mine.tar").exists())
 
     def test_the_pages_have_the_version(self):
         for path in ("README.md", "tests/consumer/MODULE.consumer"):
