@@ -152,11 +152,13 @@ local CASES = {
   { sizes = { tp = 2 }, fully_shard = true, bf16 = true },
   { sizes = { cp = 2 }, cp = "ring" },
   { sizes = { cp = 2 }, cp = "all_to_all" },
-  { sizes = { pp = 2 }, micro_batches = 4 },
-  { sizes = { pp = 2 }, micro_batches = 4, order = "all_forwards_first" },
-  { sizes = { pp = 2 }, micro_batches = 4, order = "interleaved", chunks = 2, layers = 4 },
-  { sizes = { pp = 2 }, micro_batches = 4, fully_shard = true, bf16 = true },
-  { sizes = { cp = 2, pp = 2 }, micro_batches = 4 },
+  -- Which messages of a pipeline are in flight at the peak differs from run to run.
+  { sizes = { pp = 2 }, micro_batches = 4, tolerance = 0.04 },
+  { sizes = { pp = 2 }, micro_batches = 4, order = "all_forwards_first", tolerance = 0.04 },
+  { sizes = { pp = 2 }, micro_batches = 4, order = "interleaved", chunks = 2, layers = 4,
+    tolerance = 0.04 },
+  { sizes = { pp = 2 }, micro_batches = 4, fully_shard = true, bf16 = true, tolerance = 0.04 },
+  { sizes = { cp = 2, pp = 2 }, micro_batches = 4, tolerance = 0.04 },
   -- After a mixture's last exchange a rank may still hold rows of others, which are no part of the formula.
   { sizes = { ep = 2 }, config = MIXTURE, fully_shard = true, layers = 3, tolerance = 0.05 },
 }
