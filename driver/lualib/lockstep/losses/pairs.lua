@@ -50,15 +50,16 @@ function M.sample(chat, pair, opts)
   local o = options.read("losses.pairs.sample", opts, { seq_len = options.required, renderer = options.optional,
     processor = options.optional, folder = "." })
   local encode, row = pictures.encoder(chat, o)
-  local ids, masks = {}, {}
+  local ids, masks, seen = {}, {}, {}
   for half, messages in ipairs { pair.chosen, pair.rejected } do
     local sample = encode(messages, text.options(pair, { loss_from = pair.first, renderer = o.renderer }))
     sample.loss_mask[1] = 0 -- no token before it predicts it
     ids[half], masks[half] = torch.tensor(sample.input_ids, I64), torch.tensor(sample.loss_mask)
+    seen[half] = { input_ids = ids[half], pixel_values = sample.pixel_values, image_grid_thw = sample.image_grid_thw }
   end
   local lengths = { #ids[1], #ids[2] }
   local reason = lengths[1] + lengths[2] > o.seq_len and ("%d + %d tokens"):format(unpack(lengths))
-    or lengths[1] == lengths[2] and torch.equal(ids[1], ids[2]) and "chosen and rejected are the same" or nil
+    or pictures.are_same(seen[1], seen[2]) and "chosen and rejected are the same" or nil
   local pair_sample = { kind = "pair", input_ids = torch.cat(ids), loss_mask = torch.cat(masks):bool(),
     lengths = torch.tensor({ lengths }, I64) }
   if row and #row.grids > 0 then

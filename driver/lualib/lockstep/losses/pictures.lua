@@ -64,6 +64,18 @@ function M.encoder(chat, opts)
   return encode, row
 end
 
+--- Returns whether two conversations have the same ids and the same pictures.
+---@param a {input_ids: torch.Tensor, pixel_values: torch.Tensor?, image_grid_thw: torch.Tensor?}
+---@param b {input_ids: torch.Tensor, pixel_values: torch.Tensor?, image_grid_thw: torch.Tensor?}
+---@return boolean
+function M.are_same(a, b)
+  for _, name in ipairs { "input_ids", "image_grid_thw", "pixel_values" } do
+    local own, other = a[name], b[name]
+    if own ~= other and not (own and other and torch.equal(own, other)) then return false end
+  end
+  return true
+end
+
 --- Takes the pixels out of a sample, and returns their checksum. M.loaded(sample) puts them back: load() returns them.
 ---@param sample batching.Sample
 ---@param load fun(): torch.Tensor

@@ -61,6 +61,17 @@ t.test("APairHasEachPictureOnceAndAPlaceInBothConversations", function()
   t.equal({ sample.image_order:totable(), sample.image_counts:totable() }, { { 0, 1, 0, 1, 2 }, { { 3, 5 } } })
 end)
 
+t.test("PairsThatDifferInTheirPicturesAloneAreKept", function()
+  local function row(name) -- the pictures have one size, so that the ids are the same
+    return { chosen = { user(path "cat.png"), assistant "A cat." },
+      rejected = { user(path(name)), assistant "A cat." } }
+  end
+  local samples, found = read(losses.pairs.read, { row "dog.png", row "cat.png" })
+  t.equal({ #samples, found.skipped, found.rows }, { 1, 1, { 1 } })
+  samples, found = read(losses.unpaired.read, { row "dog.png", row "cat.png" })
+  t.equal({ #samples, found.skipped, found.rows }, { 2, 2, { 1, 1 } })
+end)
+
 t.test("PackedPairsCountTheirPicturesFromZero", function()
   local batch = losses.pairs.batch { input_ids = torch.arange(8), lengths = torch.tensor { { 2, 2 }, { 3, 1 } },
     pixel_values = torch.zeros { 12, 2 }, image_grid_thw = torch.ones({ 3, 3 }, { dtype = torch.int64 }),

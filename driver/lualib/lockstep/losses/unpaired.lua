@@ -39,10 +39,6 @@ local function conversations_of(row)
   return { { row.messages, read_label(row), { loss = row.is_completed and "all" or "last" } } }
 end
 
-local function same_tokens(a, b)
-  return #a.input_ids == #b.input_ids and torch.equal(a.input_ids, b.input_ids)
-end
-
 --- Raises an error for a picture behind the prompt: an answer is also scored behind other prompts.
 local function check_answer(sample, types)
   for i = prompt_length(sample) + 1, sample.loss_mask:any():item() and #types or 0 do
@@ -114,7 +110,7 @@ function M.read(source, chat, opts)
     encode = function(row)
       local encoded, encoder = {}, pictures.encoder(chat, { processor = o.processor, folder = source.folder })
       for i, one in ipairs(conversations_of(row)) do encoded[i] = encode(encoder, one[1], one[2], row, one[3]) end
-      if #encoded == 2 and same_tokens(encoded[1][1], encoded[2][1]) then
+      if #encoded == 2 and pictures.are_same(encoded[1][1], encoded[2][1]) then
         for _, one in ipairs(encoded) do one[2] = "chosen and rejected are the same" end
       end
       return encoded

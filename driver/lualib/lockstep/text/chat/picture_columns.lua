@@ -14,11 +14,14 @@ local given = plain.given
 
 --- Returns a picture of a column as the part of a message. Files of `datasets` hold {bytes, path}.
 local function part_of(caller, name, i, value)
-  local picture = given(value)
-  if type(picture) == "table" then picture = given(picture.bytes) or given(picture.path) end
-  plain.check(type(picture) == "string" or torch.is_tensor(picture),
+  local picture, got = given(value), "absent"
+  if type(picture) == "table" then
+    if picture.bytes == nil and picture.path == nil then got = "a table without these keys" end
+    picture = given(picture.bytes) or given(picture.path)
+  end
+  plain.check(type(picture) == "string" and picture ~= "" or torch.is_tensor(picture),
     '%s: picture %d of "%s" must be a path, the bytes of a file, {"bytes", "path"} or a tensor, not %s', caller, i,
-    name, picture == nil and "absent" or "a " .. type(picture))
+    name, picture == nil and got or picture == "" and "an empty string" or "a " .. type(picture))
   return { type = "image", image = picture }
 end
 
@@ -26,19 +29,23 @@ end
 ---@field name string
 ---@field parts table[] as in the content of a message
 
---- Returns the pictures of a sample, or nil without the column or without a value in it.
+--- Returns the pictures of a sample, or nil without the column or without a value in it. The column `image` counts if
+--- `images` has none.
 ---@param caller string for messages
 ---@param sample table
 ---@return text.PictureColumn?
 function M.read(caller, sample)
+  local column
   for _, name in ipairs(M.NAMES) do
     local value, parts = given(sample[name]), {}
-    if value ~= nil then
-      local is_list = type(value) == "table" and value.bytes == nil and value.path == nil
+    if value ~= nil and value ~= "" then -- CSV files have no nulls
+      local is_list = type(value) == "table" and (value[1] ~= nil or next(value) == nil)
       for i, picture in ipairs(is_list and value or { value }) do parts[i] = part_of(caller, name, i, picture) end
-      return { name = name, parts = parts }
+      column = { name = name, parts = parts }
+      if #parts > 0 then break end
     end
   end
+  return column
 end
 
 --- Returns a part without nulls, which Parquet files have in parts of other types: templates ask which keys there are.
@@ -82,7 +89,8 @@ function M.fill(caller, messages, column)
   local num_places, filled, next_part = count_places(messages), { unpack(messages) }, 1
   if num_places == 0 and #column.parts > 0 then
     for i, message in ipairs(messages) do
-      if message.role == "user" and type(message.content) == "string" then
+      if message.role == "user" then
+        if type(message.content) ~= "string" then break end
         local content = { unpack(column.parts) }
         content[#content + 1] = { type = "text", text = message.content }
         filled[i] = with_content(message, content)

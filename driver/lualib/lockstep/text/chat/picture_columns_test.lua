@@ -37,8 +37,10 @@ t.test("WithoutPlacesPicturesComeBeforeTheFirstQuestion", function()
     .messages, { system, asked, assistant "b", user "c", assistant "d" })
   t.equal(text.row({ prompt = "a", completion = "b", images = images }).messages, { asked, assistant "b" })
   t.equal(text.prompt { prompt = "a", images = images }, { asked })
-  for _, none in ipairs { data.null, {} } do
+  for _, none in ipairs { data.null, {}, "" } do
     t.equal(text.row({ messages = { user "a", assistant "b" }, images = none }).messages[1], user "a")
+    t.equal(text.row({ messages = { user "a", assistant "b" }, images = none, image = "1.png" }).messages[1],
+      user(picture "1.png", words "a"))
   end
 end)
 
@@ -74,7 +76,13 @@ t.test("NumbersThatDifferAndWhatIsNoPictureAreNamed", function()
     { messages = question, images = {} })
   refuses('have 0 places {"type": "image"} without a path, but "images" has 1 pictures',
     { prompt = { user(words "a", words "b") }, completion = "c", images = { "1.png" } })
-  refuses('picture 1 of "images" must be a path, the bytes of a file, {"bytes", "path"} or a tensor, not a number',
-    { messages = question, images = { 5 } })
+  refuses('have 0 places {"type": "image"} without a path, but "image" has 1 pictures',
+    { messages = { user(words "a", words "b"), assistant "c", user "d", assistant "e" }, image = "1.png" })
+  local path = { path = "1.png" }
+  for got, images in pairs { ["a number"] = { 5 }, absent = { data.null }, ["an empty string"] = { "" },
+    ["a table without these keys"] = { url = "1.png" }, ["a table without these keys "] = { { path } } } do
+    refuses('picture 1 of "images" must be a path, the bytes of a file, {"bytes", "path"} or a tensor, not '
+      .. got:gsub(" $", ""), { messages = question, images = images })
+  end
   refuses('"image" is not read in this form', { instruction = "a", output = "b", image = "1.png" })
 end)

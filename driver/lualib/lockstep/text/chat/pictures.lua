@@ -22,12 +22,13 @@ function M.source(caller, part, folder, place)
   if torch.is_tensor(given) then return given end
   if type(given) ~= "string" or given:find("^%a+://") then
     local got = type(given) == "string" and '"' .. given .. '", which is not a path'
-      or (given == nil or given == core.null) and 'neither, and there is no column "images" or "image" next to the '
-        .. "messages" or "a " .. type(given)
+      or (given == nil or given == core.null) and 'neither, and no column "images" or "image" has a picture for it'
+      or "a " .. type(given)
     core.raise(('%s: %s: a picture is {type = "image", path = "cat.png"}, or has a tensor under "image"; got %s')
       :format(caller, place, got))
   end
   local is_relative = folder ~= "." and given:sub(1, 1) ~= "/" and not core_images.is_image(given)
+    and not given:find "%z" -- the bytes of a damaged picture
   return is_relative and folder .. "/" .. given or given
 end
 

@@ -98,8 +98,10 @@ t.test("WhatIsNoPictureIsNamed", function()
   local function refuses(message, messages) t.raises(message, chat.encode, chat, messages, { processor = process }) end
 
   refuses('chat:encode: message 1, part 1: a picture is {type = "image", path = "cat.png"}, or has a tensor under '
-    .. '"image"; got neither, and there is no column "images" or "image" next to the messages',
+    .. '"image"; got neither, and no column "images" or "image" has a picture for it',
     question { type = "image" })
+  t.raises("images.read: not a JPEG, PNG or WebP image: 8 bytes that begin with 47 49 46 38", chat.encode, chat,
+    question { type = "image", image = "GIF89a\0\1" }, { processor = process, folder = "there" })
   refuses('got "https://example.com/x.png", which is not a path', question { type = "image",
     path = "https://example.com/x.png" })
   refuses('message 1, part 1 has the type "video"; known are "text" and "image"', question { type = "video" })
