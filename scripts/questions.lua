@@ -16,6 +16,14 @@ local M = {}
 
 function M.write_model() error("the task questions needs --set model=FOLDER", 0) end
 
+local function has_picture(messages)
+  for _, message in ipairs(messages) do
+    for _, part in ipairs(type(message.content) == "table" and message.content or {}) do
+      if type(part) == "table" and part.type == "image" then return true end
+    end
+  end
+end
+
 local function trimmed(s) return (tostring(s):gsub("^%s+", ""):gsub("[%s.]+$", "")) end
 
 --- Returns the task; see reverse_words.lua.
@@ -41,6 +49,9 @@ function M.new(dir, has_images, config, tools)
     local index = (number - 1) % #source + 1
     local row = source[index]
     if row.answer == nil then error(source:place(index) .. ': a question needs an "answer"', 0) end
+    if not process and has_picture(row.messages) then
+      error(source:place(index) .. ": the prompt has a picture, which is read with --set images=true alone", 0)
+    end
     local answer = tostring(row.answer)
     local sample = encode(row)
     return { prompt = { input_ids = torch.tensor(sample.input_ids, { dtype = torch.int64 }),

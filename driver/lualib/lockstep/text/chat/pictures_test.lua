@@ -229,10 +229,13 @@ t.test("QuestionsOfGrpoMayHavePicturesNextToTheirFile", function()
   core.write_file(dir .. "/cat.png", { t.read_file(PNG) })
   local content = { { type = "image", path = "cat.png" }, { type = "text", text = "How many?" } }
   data.save_jsonl(dir .. "/questions.jsonl", { { prompt = { { role = "user", content = content } }, answer = "2" } })
-  local task
+  local task, blind_task
   t.printed(function()
-    task = dofile("scripts/questions.lua").new(dir, true, { data = dir .. "/questions.jsonl", split = "" })
+    local questions, config = dofile "scripts/questions.lua", { data = dir .. "/questions.jsonl", split = "" }
+    task, blind_task = questions.new(dir, true, config), questions.new(dir, false, config)
   end)
+  t.raises("questions.jsonl, line 1: the prompt has a picture, which is read with --set images=true alone",
+    blind_task.problem, 1)
 
   local problem = task.problem(1)
 
