@@ -150,6 +150,9 @@ t.test("WhatIsWrongIsNamedWithFileAndLine", function()
     losses.pairs.read, { good }, { processor = false })
 
   local samples = read(losses.pairs.read, { good, good })
+  core.write_file(dir .. "/cat.png", { t.read_file "driver/images/testdata/png_rgba.png" })
+  t.raises("rows.jsonl, line 1: its pictures have another size or number than when the run began", deal,
+    { samples[1] })
   core.write_file(dir .. "/cat.png", { "gone" })
   t.raises("rows.jsonl, line 1: images.read", deal, { samples[1] })
 end)

@@ -40,8 +40,11 @@ return function(source, reader, o)
       local sample, reason = unpack(one)
       found.ids[#found.ids + 1], tokens = sample.input_ids, tokens + #sample.input_ids
       if sample.pixel_values then
+        local rows = sample.pixel_values:size(0)
         found.ids[#found.ids + 1] = pictures.set_aside(sample, function()
-          return encode(source[i])[k][1].pixel_values
+          local pixels = encode(source[i])[k][1].pixel_values
+          if pixels and pixels:size(0) == rows then return pixels end
+          error(source:place(i) .. ": its pictures have another size or number than when the run began", 0)
         end)
       end
       if reason then
