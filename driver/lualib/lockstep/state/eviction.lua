@@ -44,11 +44,13 @@ end
 ---@field restarts_left integer? of that agent
 ---@field least_agents integer? the agents that torchrun needs
 ---@field least integer? the ranks that run.elastic needs
+---@field num_shared integer? what elastic:share divides evenly among the ranks
 
 ---@return state.Place
 local function own_place()
   local function number(name) return tonumber(os.getenv(name)) end
-  local place = { host = plain.host_name(), least = run.progress.least_ranks }
+  local progress = run.progress
+  local place = { host = plain.host_name(), least = progress.least_ranks, num_shared = progress.num_shared }
   local arguments = os.getenv("TORCHELASTIC_RUN_ID") and number("TORCHELASTIC_MAX_RESTARTS") and torchrun.arguments()
   if arguments then
     place.agent, place.least_agents = number("GROUP_RANK"), torchrun.least_agents(arguments)
@@ -71,6 +73,7 @@ function M.others_go_on(places, slow)
       if not agents[place.agent] then agents[place.agent], num_agents = true, num_agents + 1 end
     end
   end
+  if (places[1].num_shared or 0) % left ~= 0 then return false end
   return least ~= nil and left >= least and num_agents >= places[1].least_agents
 end
 
