@@ -11,8 +11,8 @@ local SIGTERM = 15
 
 ffi.cdef "int getppid(void); int kill(int, int);"
 
---- Returns whether this is the command line of torchrun: `torchrun`, `python torchrun` or
---- `python -m torch.distributed.run`.
+--- Returns whether this is the command line of torchrun: `torchrun`, or Python with its file or its module,
+--- torch.distributed.run.
 ---@param arguments string[] of a process, with its program
 ---@return boolean
 function M.is_torchrun(arguments)

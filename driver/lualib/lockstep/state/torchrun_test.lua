@@ -12,13 +12,13 @@ end
 t.test("OnlyTorchrunsCommandLineIsTheAgents", function()
   local cases = {
     { "/usr/bin/python3 /usr/bin/torchrun --no-python lockstep train.lua", true },
-    { "python -m torch.distributed.run --nnodes 2 lockstep train.lua", true },
+    { "python -I -m torch.distributed.run --nnodes 2 lockstep train.lua", true },
     { "python3.11 -u -X faulthandler -W ignore -m torch.distributed.run train.lua", true },
     { "python3 /site-packages/torch/distributed/run.py train.lua", true },
     { "torchrun train.lua", true },
     { "/usr/bin/python3 train.py torchrun", false },
-    { "python -m mine torch.distributed.run", false },
-    { "python -c torchrun torchrun", false },
+    { "python -I -m mine torch.distributed.run", false },
+    { "python -I -c torchrun torchrun", false },
     { "python3", false },
     { "bash -c machine machine torchrun --no-python lockstep train.lua", false },
     { "srun torchrun --no-python lockstep train.lua", false },
