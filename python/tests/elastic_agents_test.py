@@ -28,14 +28,14 @@ def free_port():
 class Agent:
     """torchrun for one rank of one or two, whose output a thread reads."""
 
-    def __init__(self, number, port, folder, share_store, settings, options=()):
+    def __init__(self, number, port, folder, share_store, settings, options=(), around=(), nnodes="1:2"):
         # The first agent hosts torchrun's own store, which no agent outlives.
         rendezvous = ("keep_alive_interval=2,keep_alive_max_attempt=4,last_call_timeout=20,"
                       f"is_host={int(number == 0)}")
-        command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nnodes", "1:2", "--nproc-per-node",
+        command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nnodes", nnodes, "--nproc-per-node",
                    "1", "--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}",
                    "--rdzv-id", "elastic", "--rdzv-conf", rendezvous, "--monitor-interval", "0.2", "--local-addr",
-                   f"127.0.0.{number + 1}", str(PROGRAM), str(SCRIPT), "--run-dir", f"{folder}/out",
+                   f"127.0.0.{number + 1}", *around, str(PROGRAM), str(SCRIPT), "--run-dir", f"{folder}/out",
                    *options]
         for setting in settings:
             command += ["--set", setting]
@@ -108,8 +108,8 @@ class ElasticAgentsTest(unittest.TestCase):
         self.port = free_port()
         self.agents = []
 
-    def start(self, share_store, settings, options=()):
-        agent = Agent(len(self.agents), self.port, self.folder, share_store, settings, options)
+    def start(self, share_store, settings, options=(), **more):
+        agent = Agent(len(self.agents), self.port, self.folder, share_store, settings, options, **more)
         self.addCleanup(agent.clean_up)
         self.agents.append(agent)
         return agent
@@ -162,7 +162,8 @@ class ElasticAgentsTest(unittest.TestCase):
 
     def test_a_run_goes_on_without_the_agent_of_a_slow_rank(self):
         settings = ["steps=150", "every=1000", "slow_ms=20"]
-        agents = [self.start(True, settings, ["--evict-slow", "1.9"]) for _ in range(2)]
+        shell = ["bash", "-c", '"$@"; exit $?', "rank"]  # the agent is not the parent of the rank
+        agents = [self.start(True, settings, ["--evict-slow", "1.9"], around=shell) for _ in range(2)]
         for agent in agents:
             agent.wait_for(r"I am \d pid \d+ of 2")
         slow = agents[1]
@@ -172,6 +173,15 @@ class ElasticAgentsTest(unittest.TestCase):
         agents[0].wait_for(r"I am 0 pid \d+ of 1")
         agents[0].wait_for("resumed from .*, after 10[01] steps")
         self.check_end(agents[0], settings[:2])
+
+    def test_a_slow_rank_leaves_no_agent_waiting_for_another_machine(self):
+        settings = ["steps=110", "every=1000", "slow_ms=20"]
+        for _ in range(2):
+            self.start(True, settings, ["--evict-slow", "1.9"], nnodes="2")
+        self.agents[0].wait_for(r"rank 1 .* worked .*--evict-slow 1.9: the state after")
+        self.agents[0].wait_for("resumed from .*, after 10[01] steps")
+        self.assertEqual(self.agents[1].wait(), 0, self.agents[1].text)
+        self.check_end(self.agents[0], settings[:2])
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ M.restarts = core.restarts()
 ---@field resumed integer? steps that run:resume found done, until a loop has taken them up
 ---@field config table? what run.config returned last
 ---@field least_ranks integer? run.elastic's min
+---@field num_shared integer? micro-batches or rows of a global batch, which elastic:share divided among the ranks last
 ---@field on_step table<fun(step: integer?), true> called before a step's data is loaded, and with nil after the last
 M.progress = { step = nil, total = nil, data_seconds = 0, saving_seconds = 0,
   batch = setmetatable({}, { __mode = "v" }), resumed = nil, on_step = {} }

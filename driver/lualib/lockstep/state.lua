@@ -18,6 +18,7 @@ local plain = require "lockstep.plain"
 local resuming = require "lockstep.state.resuming"
 local run = require "lockstep.run"
 local saving = require "lockstep.state.saving"
+local torchrun = require "lockstep.state.torchrun"
 
 local M = {}
 
@@ -242,7 +243,7 @@ function M.between_steps(done, is_end)
   end
   if not goes_on then background.finish() end
   if must_end then
-    if slow and slow.ends_agent then eviction.end_agent() end
+    if slow and slow.ends_agent then torchrun.end_agent() end
     core_state.end_together(slow and slow.exit_code or SIGTERM_EXIT_CODE, ("%s: the state after %d steps is in "
       .. "%s/%s; the same command with --run-dir %s goes on from there"):format(slow and slow.text or "SIGTERM", done,
       root(), folder.name(done), run.dir))

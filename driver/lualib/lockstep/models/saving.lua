@@ -117,7 +117,7 @@ local function write_weights(path, state, max_bytes)
       tensors[name], map[name] = state[name]:contiguous(), file
       elements = elements + state[name]:numel()
     end
-    core_safetensors.write(path .. "/" .. file, tensors, { format = "pt" }, "models.save")
+    core_safetensors.write(path .. "/" .. file, tensors, { format = "pt" }, "safetensors")
   end
   if #parts > 1 then
     local index = { metadata = { total_size = total, total_parameters = elements }, weight_map = map }

@@ -70,6 +70,7 @@ function Elastic:share(batch, micro_batch, rows_of_dp)
     end_run(("elastic:share: %d rows in micro-batches of %d cannot be shared out evenly over %d %s"):format(batch,
       least, world, advice))
   end
+  run.progress.num_shared = rows_of_dp == nil and batch / least or nil
   return batch / world, micro_batch and batch / world / micro_batch or 1
 end
 

@@ -13,6 +13,8 @@ t.test("TheGlobalBatchStays", function()
     local rows, micro_batches = elastic:share(batch, micro_batch)
     t.equal({ rows * world, micro_batches * micro_batch }, { batch, rows })
   end
+  t.equal({ elastic:share(12 * world, 2) }, { 12, 6 })
+  t.equal(run.progress.num_shared, 6 * world) -- --evict-slow asks whether fewer ranks could share them
   t.equal({ elastic:share(6 * world) }, { 6, 1 })
   t.equal({ run.elastic { min = world }.max, elastic.min, elastic.max }, { math.huge, 1, 3 })
 end)

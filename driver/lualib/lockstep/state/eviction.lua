@@ -2,14 +2,15 @@
 --- (driver/watching/own_work.h). Every rank sees the same clocks, and so finds the same.
 ---
 --- torchrun starts the ranks of a machine again after every exit code. If the others can go on without the slow
---- machine, a rank of that machine ends its agent. The other ranks leave, and their agents start them again.
+--- machine, a rank of that machine ends its agent (state/torchrun.lua). The other ranks leave, and their agents start
+--- them again.
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
-local ffi = require "ffi"
 local plain = require "lockstep.plain"
 local run = require "lockstep.run"
 local stragglers = require "lockstep.log.stragglers"
+local torchrun = require "lockstep.state.torchrun"
 local watching = require "lockstep.core.watching"
 
 local M = {}
@@ -18,9 +19,6 @@ local M = {}
 M.STEPS = 100
 
 local EVICTED, GOES_ON = 75, 143 -- EX_TEMPFAIL of sysexits.h; as after SIGTERM
-local SIGTERM = 15
-
-ffi.cdef "int getppid(void); int kill(int, int);"
 
 local clocks, steps
 
@@ -42,16 +40,20 @@ end
 --- Where a rank runs.
 ---@class state.Place
 ---@field host string
----@field agent integer? torchrun's number of its agent
+---@field agent integer? torchrun's number of its agent, which is an ancestor of this process
 ---@field restarts_left integer? of that agent
+---@field least_agents integer? the agents that torchrun needs
 ---@field least integer? the ranks that run.elastic needs
+---@field num_shared integer? what elastic:share divides evenly among the ranks
 
 ---@return state.Place
 local function own_place()
   local function number(name) return tonumber(os.getenv(name)) end
-  local place = { host = plain.host_name(), least = run.progress.least_ranks }
-  if os.getenv("TORCHELASTIC_RUN_ID") and number("TORCHELASTIC_MAX_RESTARTS") then
-    place.agent = number("GROUP_RANK")
+  local progress = run.progress
+  local place = { host = plain.host_name(), least = progress.least_ranks, num_shared = progress.num_shared }
+  local arguments = os.getenv("TORCHELASTIC_RUN_ID") and number("TORCHELASTIC_MAX_RESTARTS") and torchrun.arguments()
+  if arguments then
+    place.agent, place.least_agents = number("GROUP_RANK"), torchrun.least_agents(arguments)
     place.restarts_left = number("TORCHELASTIC_MAX_RESTARTS") - (number("TORCHELASTIC_RESTART_COUNT") or 0)
   end
   return place
@@ -62,15 +64,17 @@ end
 ---@param slow integer rank
 ---@return boolean
 function M.others_go_on(places, slow)
-  local left, least = 0, places[1].least
+  local left, least, agents, num_agents = 0, places[1].least, {}, 0
   for _, place in ipairs(places) do
-    if not place.agent then return false end
+    if not place.agent or not place.least_agents then return false end
     if place.agent ~= places[slow + 1].agent then
       if place.restarts_left < 1 then return false end
       left = left + 1
+      if not agents[place.agent] then agents[place.agent], num_agents = true, num_agents + 1 end
     end
   end
-  return least ~= nil and left >= least
+  if (places[1].num_shared or 0) % left ~= 0 then return false end
+  return least ~= nil and left >= least and num_agents >= places[1].least_agents
 end
 
 --- A rank that was slow.
@@ -110,8 +114,5 @@ function M.after_step()
     ends_agent = goes_on and leaves and os.getenv("LOCAL_RANK") == "0",
   }
 end
-
---- Ends the agent that has started this rank, which ends its ranks.
-function M.end_agent() ffi.C.kill(ffi.C.getppid(), SIGTERM) end
 
 return M
