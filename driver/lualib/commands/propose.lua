@@ -1,5 +1,6 @@
 --- `./run propose MODEL --set gpus=64`: grids that train a model, by predicted time and memory, and why others lose.
 
+local core = require "lockstep.core"
 local log = require "lockstep.log"
 local run = require "lockstep.run"
 local sharding = require "lockstep.sharding"
@@ -15,8 +16,8 @@ local config = run.config {
 }
 
 if not run.args[1] then
-  error("propose: name a model's folder, or OWNER/MODEL of the local cache, as in propose Qwen/Qwen3-32B "
-    .. "--set gpus=64", 0)
+  core.raise_usage("propose: name a model's folder, or OWNER/MODEL of the local cache, as in propose Qwen/Qwen3-32B "
+    .. "--set gpus=64")
 end
 local grid = {}
 for axis, size in pairs(config.grid) do grid[axis] = size > 0 and size or nil end
