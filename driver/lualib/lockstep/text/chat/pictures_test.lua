@@ -239,4 +239,9 @@ t.test("QuestionsOfGrpoMayHavePicturesNextToTheirFile", function()
   t.equal({ problem.prompt.pixel_values, problem.prompt.image_grid_thw },
     { expected.pixel_values, expected.image_grid_thw })
   t.equal({ problem.options, task.placeholders }, { { folder = dir }, { IMAGE, 2008 } }) -- a server reads the file
+  t.printed(function()
+    task = dofile("scripts/questions.lua").new(dir, false, { data = dir .. "/questions.jsonl", split = "" })
+  end)
+  t.equal(task.placeholders, { IMAGE, 2008 })
+  t.raises("questions.jsonl, line 1: the prompt has a picture; --set images=true reads it", task.problem, 1)
 end)
