@@ -102,6 +102,8 @@ t.test("WhatIsNoPictureIsNamed", function()
     question { type = "image" })
   refuses('got "https://example.com/x.png", which is not a path', question { type = "image",
     path = "https://example.com/x.png" })
+  refuses('got "data:image/png;base64,' .. ("A"):rep(38) .. '...", which is not a path', question { type = "image",
+    path = "data:image/png;base64," .. ("A"):rep(1000) })
   refuses('message 1, part 1 has the type "video"; known are "text" and "image"', question { type = "video" })
   refuses("the text has more placeholders <|image_pad|> than the messages have pictures, 0",
     { { role = "user", content = "<|image_pad|>" } })
