@@ -225,3 +225,4 @@ for step, samples, reward, counts, moments in run:steps(rollouts, steps) do
 end
 log.curve("reward.svg", { "reward" }, { title = "grpo" })
 save(run.dir .. "/result")
+log.print("wrote " .. run.dir .. "/result")

@@ -147,3 +147,4 @@ if #held_out > 0 then
 end
 if config.lora.r > 0 then lora.save(model, run.dir .. "/result")
 else models.save(model, run.dir .. "/result", { like = dir }) end
+log.print("wrote " .. run.dir .. "/result")

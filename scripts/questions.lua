@@ -8,6 +8,7 @@
 --- A task of your own gives `tools` that the model may call, and further reward functions: see docs/scripts.md.
 
 local data = require "lockstep.data"
+local files = require "lockstep.files"
 local images = require "lockstep.images"
 local text = require "lockstep.text"
 local torch = require "lockstep.torch"
@@ -39,10 +40,10 @@ function M.new(dir, has_images, config, tools)
   end
   source:show { encode = encode, tokenizer = tokenizer, reads = { "answer" } }
   local task = { size = #source, tools = tools }
-  if has_images then
-    local ids = data.json(chat.dir .. "/config.json")
-    task.placeholders = { ids.image_token_id or ids.image_token_index, ids.video_token_id }
-  end
+  local path = chat.dir .. "/config.json"
+  local model = files.kind(path) == "file" and data.json(path) or {}
+  local image = model.image_token_id or model.image_token_index
+  if image then task.placeholders = { image, model.video_token_id } end -- which the model must not write
 
   --- Returns the problem of a number. After the last question the first one follows.
   function task.problem(number)
@@ -54,6 +55,9 @@ function M.new(dir, has_images, config, tools)
     end
     local answer = tostring(row.answer)
     local sample = encode(row)
+    for _, id in ipairs(has_images and {} or sample.input_ids) do
+      if id == image then error(source:place(index) .. ": the prompt has a picture; --set images=true reads it", 0) end
+    end
     return { prompt = { input_ids = torch.tensor(sample.input_ids, { dtype = torch.int64 }),
         pixel_values = sample.pixel_values, image_grid_thw = sample.image_grid_thw },
       -- For the turns behind a tool's, and for servers.

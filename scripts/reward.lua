@@ -110,3 +110,4 @@ if #held_out > 0 then
 end
 if config.lora.r > 0 then lora.merge((config.parallel.fully_shard or grid.ep > 1) and model or net) end
 models.save(model, run.dir .. "/result", { like = dir })
+log.print("wrote " .. run.dir .. "/result")

@@ -367,6 +367,30 @@ for _ in run:steps(function() return batches[1][1] end) do end
                                HasSubstr("text    not known: the script has opened no")));
 }
 
+// As in grpo.lua: the loop has samples, and its body packs them. Two rows of dp have 10 of 20
+// tokens each.
+TEST(DryRun, TheFormulaTakesTheMicroBatchesThatTheBodyPacks) {
+  const Folder folder;
+
+  const Ended ended = DryRun(folder, R"(
+local batching, models = require "lockstep.batching", require "lockstep.models"
+local run, sharding = require "lockstep.run", require "lockstep.sharding"
+local net = models.build { model_type = "llama", vocab_size = 16, hidden_size = 16, intermediate_size = 16,
+  num_attention_heads = 4, num_key_value_heads = 2, num_hidden_layers = 2 }
+sharding.parallelize(net, sharding.grid { tp = 2 }, {})
+local samples = {}
+for i = 1, 4 do samples[i] = { input_ids = { 1, 2, 3, 4, 5 }, loss_mask = { 1, 1, 1, 1, 1 } } end
+for _, drawn in run:steps(function() return samples end) do
+  batching.prepare { samples = drawn, seq_len = 32, ranks = 2 }
+end
+)",
+                             "4");
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("tp 2 x dp 2, in MiB, by the formula of docs/propose.md: AdamW, "
+                                   "1 micro-batches of 10 tokens"));
+}
+
 // The tokenizer is opened in a worker, whose Lua state the dry run does not see.
 TEST(DryRun, ShowsTheFirstSampleOfEachKindAsTheModelGetsIt) {
   const Folder folder;

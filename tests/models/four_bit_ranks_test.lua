@@ -152,5 +152,7 @@ t.test("StagesRefuseThem", function()
 end)
 
 t.test("TensorParallelRefusesThem", function()
-  t.raises("is of the class LinearFewBits", sharding.parallelize, models.load(FOLDER), sharding.grid { tp = 2 }, {})
+  t.raises("is of the class LinearFewBits, and layers in 4 or 8 bits cannot be divided; load the model with "
+    .. "load_in_4bit = false or load_in_8bit = false, or leave tp out", sharding.parallelize, models.load(FOLDER),
+    sharding.grid { tp = 2 }, {})
 end)

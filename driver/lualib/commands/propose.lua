@@ -16,7 +16,7 @@ local config = run.config {
 }
 
 if not run.args[1] then
-  core.raise("propose: name a model's folder, or OWNER/MODEL of the local cache, as in propose Qwen/Qwen3-32B "
+  core.raise_usage("propose: name a model's folder, or OWNER/MODEL of the local cache, as in propose Qwen/Qwen3-32B "
     .. "--set gpus=64")
 end
 local grid = {}

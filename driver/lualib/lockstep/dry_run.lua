@@ -35,6 +35,7 @@ local is_in_loop = false -- of run:steps
 local has_stepped = {} ---@type table<any, true> an optimizer, or log.step, outside of such a loop
 local batch ---@type string?
 local tokens, micro_batches = nil, 1 ---@type integer?, integer of the batch's first micro-batch, and how many it has
+local is_packed = false -- these are micro-batches of batching, not samples that the loop's body packs
 local samples ---@type string? the first sample of the batch
 local tokenizer ---@type text.Tokenizer? the last one that the script opened
 local loader_options ---@type data.LoaderOptions? of the first loader
@@ -132,6 +133,7 @@ local function note_tokens(value)
     first, micro_batches = value[1], #value
   end
   local ids = type(first) == "table" and not torch.is_tensor(first) and first.input_ids
+  is_packed = ids and first.cu_seqlens ~= nil
   if torch.is_tensor(ids) then tokens = ids:numel() elseif type(ids) == "table" then tokens = #ids end
 end
 
@@ -245,6 +247,7 @@ local function note_plans()
     local batches, report = prepare(opts)
     plans, num_plans = report, num_plans + 1
     if not (is_in_loop or samples) then note_samples(batches[dist.rank() + 1]) end
+    if is_in_loop and not is_packed then note_tokens(batches[dist.rank() + 1]) end
     return batches, report
   end
   function batching.stream(opts)

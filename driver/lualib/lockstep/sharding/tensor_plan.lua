@@ -2,6 +2,7 @@
 
 local adapters = require "lockstep.lora.adapters"
 local core = require "lockstep.core"
+local few_bits = require "lockstep.nn.few_bits"
 local nn = require "lockstep.nn"
 local plain = require "lockstep.plain"
 local splits = require "lockstep.nn.splits"
@@ -158,6 +159,10 @@ function M.check_module(one, size, owners, has_own_plan)
   end
   local can = CLASSES[one.kind]
   if class ~= nn.Linear and class ~= can.class and not (can.parameter and torch.is_tensor(module)) then
+    if few_bits.is_one(module) then
+      fail('"%s" is of the class %s, and layers in 4 or 8 bits cannot be divided; load the model with load_in_4bit = '
+        .. "false or load_in_8bit = false, or leave tp out", one.name, module.class_name)
+    end
     fail('"%s" is %s; a "%s" layer is an nn.Linear%s', one.name,
       torch.is_tensor(module) and "a parameter" or "of the class " .. module.class_name, one.kind, can.text)
   end

@@ -189,6 +189,10 @@ local function evaluate(model, batches, fn, opts)
     terminal.print_line(("%s: left out %d of %d batches, whose sum or count is NaN or infinite; the first of each "
       .. "rank: %s"):format(NAME, excluded, total, first))
   end
+  -- A dry run is of the first stage alone, and the last stage has the sums and counts.
+  if is_across and excluded == 0 and package.loaded["lockstep.dry_run"] and count.value:eq(0):all():item() then
+    return 0, 0
+  end
   local mean = means.over_ranks(sum.value, count.value, o.group, excluded > 0
     and ("%s: the count over all ranks is 0: of %d batches %d have a sum or count that is NaN or infinite (%s)"):format(
       NAME, total, excluded, first)

@@ -105,6 +105,23 @@ t.test("ACallOutsideTheLoopsIsAnError", function()
   t.raises('computes model(batch, "loss") or "log_probs" alone, not "logits"', model, micro_batches(1)[1])
 end)
 
+t.test("AnEvaluationWithoutACountIsAnErrorButInADryRunOfTheFirstStage", function()
+  local model = new_model { order = "1f1b" }
+  local function mean()
+    local batches = micro_batches(1)
+    return sharding.evaluate(model, function() return table.remove(batches) end, function(b)
+      local sum = model(b, "loss")
+      return sum * 0, 0
+    end)
+  end
+
+  t.raises("the count over all ranks is 0", mean)
+  package.loaded["lockstep.dry_run"] = true
+  local ok, value = pcall(mean)
+  package.loaded["lockstep.dry_run"] = nil
+  t.equal({ ok, value }, { true, 0 })
+end)
+
 t.test("AFunctionThatDoesNotCallTheModelIsAnError", function()
   local model = new_model { order = "1f1b" }
 

@@ -11,6 +11,9 @@ local PLACEHOLDER = "<|image_pad|>"
 
 local function fail(message, ...) core.raise("chat:encode: " .. message:format(...)) end
 
+--- Returns the beginning of a long text, such as a picture in base64.
+local function text_of(given) return #given > 200 and given:sub(1, 60) .. "..." or given end
+
 --- Returns what a part gives as its picture: a tensor, a path, or the bytes of a file. Private to the library.
 ---@param caller string for messages
 ---@param part table
@@ -20,8 +23,8 @@ local function fail(message, ...) core.raise("chat:encode: " .. message:format(.
 function M.source(caller, part, folder, place)
   local given = (part.image ~= core.null and part.image) or part.path
   if torch.is_tensor(given) then return given end
-  if type(given) ~= "string" or given:find("^%a+://") then
-    local got = type(given) == "string" and '"' .. given .. '", which is not a path'
+  if type(given) ~= "string" or given:find("^%a+://") or given:find("^data:") then
+    local got = type(given) == "string" and '"' .. text_of(given) .. '", which is not a path'
       or (given == nil or given == core.null) and 'neither, and no column "images" or "image" has a picture for it'
       or "a " .. type(given)
     core.raise(('%s: %s: a picture is {type = "image", path = "cat.png"}, or has a tensor under "image"; got %s')

@@ -104,6 +104,8 @@ t.test("WhatIsNoPictureIsNamed", function()
     question { type = "image", image = "GIF89a\0\1" }, { processor = process, folder = "there" })
   refuses('got "https://example.com/x.png", which is not a path', question { type = "image",
     path = "https://example.com/x.png" })
+  refuses('got "data:image/png;base64,' .. ("A"):rep(38) .. '...", which is not a path', question { type = "image",
+    path = "data:image/png;base64," .. ("A"):rep(1000) })
   refuses('message 1, part 1 has the type "video"; known are "text" and "image"', question { type = "video" })
   refuses("the text has more placeholders <|image_pad|> than the messages have pictures, 0",
     { { role = "user", content = "<|image_pad|>" } })
@@ -244,4 +246,9 @@ t.test("QuestionsOfGrpoMayHavePicturesNextToTheirFile", function()
   t.equal({ problem.prompt.pixel_values, problem.prompt.image_grid_thw },
     { expected.pixel_values, expected.image_grid_thw })
   t.equal({ problem.options, task.placeholders }, { { folder = dir }, { IMAGE, 2008 } }) -- a server reads the file
+  t.printed(function()
+    task = dofile("scripts/questions.lua").new(dir, false, { data = dir .. "/questions.jsonl", split = "" })
+  end)
+  t.equal(task.placeholders, { IMAGE, 2008 })
+  t.raises("questions.jsonl, line 1: the prompt has a picture; --set images=true reads it", task.problem, 1)
 end)
