@@ -96,6 +96,7 @@ class MemoryTracker::Allocations : public c10::MemoryReportingInfoBase {
   };
 
   void Add(void* address, int64_t bytes) {
+    Remove(address);  // memory that was freed where no tracker sees it
     const auto place = places_.try_emplace(find_place_()).first;
     place->second.bytes += bytes;
     ++place->second.count;
@@ -110,7 +111,7 @@ class MemoryTracker::Allocations : public c10::MemoryReportingInfoBase {
 
   void Remove(void* address) {
     const auto allocation = allocations_.find(address);
-    if (allocation == allocations_.end()) return;  // older than this, or freed before
+    if (allocation == allocations_.end()) return;  // older than this tracker, or freed before
     if (std::exchange(is_at_peak_, false)) peak_ = places_;
     Held& held = allocation->second.place->second;
     held.bytes -= allocation->second.bytes;

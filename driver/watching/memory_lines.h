@@ -10,9 +10,12 @@
 // An allocation belongs to the line that runs when it is made. This includes memory that Lua does
 // not know: tensors that autograd saves for backward, gradients (the line of x:backward()), and
 // workspaces. The tracker sees memory that libtorch's allocators report to profilers: allocated by
-// this thread while the tracker lives. It sees who frees it: on a CPU any thread, such as one of
-// Gloo that drops the last reference to a buffer; on a GPU this thread. It costs nothing when no
-// tracker lives, otherwise a walk over Lua's stack for each allocation.
+// this thread while the tracker lives, or by a thread that libtorch gives this thread's state. The
+// place of the latter is that thread's: "" if it runs no Lua. On a CPU the tracker sees a release
+// by any thread, such as one of Gloo that drops the last reference to a buffer. On a GPU it sees
+// those by the threads whose allocations it sees. The first tracker of a CPU replaces libtorch's
+// allocator for good. A release then costs one atomic read while no tracker lives. While one lives,
+// an allocation costs a walk over Lua's stack.
 //
 // Trackers may nest. A trace (driver/watching/trace.h) and a tracker cannot run together, because
 // libtorch has one place per thread for an observer. Thread: construct and destroy trackers, the

@@ -1,6 +1,7 @@
 // FLOPs, memory by line and traces without Lua.
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "ATen/Functions.h"
+#include "c10/core/Allocator.h"
 #include "c10/util/Exception.h"
 #include "driver/watching/flops.h"
 #include "driver/watching/memory_lines.h"
@@ -226,6 +228,40 @@ TEST(MemoryTracker, FreesOfOtherThreadsCount) {
   EXPECT_EQ(outer.Report().held_bytes, 0);
   EXPECT_EQ(tracker.Report().peak_bytes, 4 << 12);
   ASSERT_EQ(tracker.Points().size(), 2u);
+}
+
+TEST(MemoryTracker, AnAddressThatIsAllocatedAgainWasFreedUnseen) {
+  const MemoryTracker tracker(at::kCPU, [] { return "here"; });
+  int memory = 0;
+
+  c10::reportMemoryUsageToProfiler(&memory, 64, 64, 0, at::kCPU);
+  c10::reportMemoryUsageToProfiler(&memory, 32, 32, 0, at::kCPU);
+
+  const MemoryByLine report = tracker.Report();
+  EXPECT_EQ(report.held_bytes, 32);
+  EXPECT_EQ(report.peak_bytes, 64);
+  ASSERT_EQ(report.held.size(), 1u);
+  EXPECT_EQ(report.held[0].count, 1);
+}
+
+TEST(MemoryTracker, OtherThreadsMayFreeWhileTrackersComeAndGo) {
+  std::vector<std::thread> threads;
+  std::atomic<bool> is_over = false;
+  for (int i = 0; i < 3; ++i)
+    threads.emplace_back([&] {
+      while (!is_over) at::empty({1 << 8});
+    });
+
+  for (int i = 0; i < 200; ++i) {
+    const MemoryTracker outer(at::kCPU, [] { return "outer"; });
+    const MemoryTracker inner(at::kCPU, [] { return "inner"; });
+    std::vector<at::Tensor> kept = {at::empty({1 << 8}), at::empty({1 << 9})};
+    std::thread([&] { kept.clear(); }).join();
+    EXPECT_EQ(outer.Report().held_bytes, 0);
+    EXPECT_EQ(inner.Report().peak_bytes, (4 << 8) + (4 << 9));
+  }
+  is_over = true;
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(MemoryTracker, ThePeakIsThatOfTheHighestMomentNotOfTheLast) {

@@ -38,8 +38,8 @@ struct PackedSequences {
   int64_t longest = 0;  // tokens
   bool causal = true;
   std::optional<double> scale;
-  std::optional<int64_t>
-      window;  // a token sees itself and window - 1 before, and after if not causal
+  // A token sees itself and window - 1 tokens before it, and if not causal after it.
+  std::optional<int64_t> window;
 };
 
 // FlashAttention-2. Returns [tokens, heads, dim] and logsumexp [heads, tokens], float32.
@@ -51,7 +51,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> FlashBackward(
     const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const at::Tensor& y, const at::Tensor& logsumexp, const PackedSequences& s);
 
-// cuDNN. Returns [tokens, heads, value_dim]. The window must be empty.
+// cuDNN. Returns [tokens, heads, value_dim]. Ignores a window, so one must be at least `longest`.
 at::Tensor CudnnAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const PackedSequences& s, bool needs_gradient);
 
@@ -59,8 +59,8 @@ at::Tensor CudnnAttention(const at::Tensor& q, const at::Tensor& k, const at::Te
 at::Tensor CudnnAttentionOfBatch(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  bool causal, std::optional<double> scale, bool needs_gradient);
 
-// Memory-efficient attention. k and v have as many heads as q. The window must be empty: autograd
-// would forget it.
+// Memory-efficient attention. k and v have as many heads as q. It ignores a window, which autograd
+// would forget, so one must be at least `longest`.
 at::Tensor EfficientAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                               const PackedSequences& s, bool needs_gradient);
 

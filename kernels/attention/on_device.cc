@@ -51,6 +51,31 @@ bool AllEqual(at::IntArrayRef numbers) {
                      [&](int64_t number) { return number == numbers[0]; });
 }
 
+// The kernels would take these without an error: they read memory by `ends`, and leave out a
+// window.
+void CheckOptions(const at::Tensor& q, const at::Tensor& ends, at::IntArrayRef seq_lens,
+                  Backend backend, std::optional<int64_t> window,
+                  const std::optional<at::Tensor>& sinks) {
+  const auto sequences = static_cast<int64_t>(seq_lens.size());
+  const auto [shortest, longest] = std::minmax_element(seq_lens.begin(), seq_lens.end());
+  TORCH_CHECK_VALUE(*shortest >= 1, "attention: seq_lens must be at least 1 each, got ", seq_lens);
+  TORCH_CHECK_VALUE(ends.scalar_type() == at::kInt && ends.dim() == 1 && ends.is_contiguous() &&
+                        ends.numel() == sequences + 1 && ends.device() == q.device(),
+                    "attention: ends must be int32 [", sequences + 1, "] on ", q.device(), ", got ",
+                    ends.scalar_type(), " ", ends.sizes(), " on ", ends.device());
+  if (window.has_value()) {
+    TORCH_CHECK_VALUE(*window >= 1, "attention: window must be at least 1, got ", *window);
+    TORCH_CHECK_VALUE(
+        *window >= *longest || backend == Backend::kFlash || backend == Backend::kMath,
+        "attention: a window needs the backend flash or math, got ", NameOf(backend));
+  }
+  if (!sinks.has_value()) return;
+  TORCH_CHECK_VALUE(backend == Backend::kFlash, "attention: sinks need the backend flash, got ",
+                    NameOf(backend));
+  TORCH_CHECK_VALUE(sinks->dim() == 1 && sinks->size(0) == q.size(1), "attention: sinks must be [",
+                    q.size(1), "], got ", sinks->sizes());
+}
+
 // --- Autocast
 
 bool IsInAutocast(const at::Tensor& x) {
@@ -186,8 +211,7 @@ at::Tensor OnDevice(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
                     const std::optional<at::Tensor>& sinks) {
   const Backend backend = BackendNamed(name);
   CheckShapes(q, k, v, seq_lens);
-  TORCH_CHECK_VALUE(!sinks.has_value() || backend == Backend::kFlash,
-                    "attention: sinks need the backend flash, got ", name);
+  CheckOptions(q, ends, seq_lens, backend, window, sinks);
   const PackedSequences sequences = {.ends = ends,
                                      .longest = *std::max_element(seq_lens.begin(), seq_lens.end()),
                                      .causal = causal,

@@ -29,8 +29,10 @@
 
 namespace lockstep::kernels {
 
-// Returns [tokens, heads, value_dim]. Throws c10::ValueError for other shapes or lengths, and for
-// sinks with another backend than kFlash. Whether the backend can run is the caller's to know.
+// Returns [tokens, heads, value_dim]. Throws c10::ValueError for other shapes or lengths, for sinks
+// with another backend than kFlash, and for a window shorter than a sequence with another one than
+// kFlash or kMath. Whether the backend can run otherwise is the caller's to know. The numbers of
+// `ends` must be those of seq_lens: they are on the device, so they are not checked.
 //
 //   q         [tokens, heads, dim]
 //   k         [tokens, kv_heads, dim], v [tokens, kv_heads, value_dim]

@@ -494,6 +494,46 @@ TEST(AttentionOnDevice, WrongLengthsAreAnError) {
                 AttentionOnDevice(in.q, in.k, in.v, in.ends, {5, 2}, Backend::kFlash);
               }),
               HasSubstr("seq_lens add up to 7 tokens, but q has 8"));
+  EXPECT_THAT(tests::MessageOf([&] {
+                AttentionOnDevice(in.q, in.k, in.v, in.ends, {9, -1}, Backend::kFlash);
+              }),
+              HasSubstr("seq_lens must be at least 1 each, got [9, -1]"));
+}
+
+TEST(AttentionOnDevice, EndsOfAnotherFormAreAnError) {
+  const Inputs in = RandomInputs({5, 3}, 4, 2, 8, false);
+
+  for (const at::Tensor& ends : {in.ends.to(at::kLong), in.ends.narrow(0, 0, 2),
+                                 in.ends.view({1, 3}), in.ends.to(at::kMeta)})
+    EXPECT_THAT(tests::MessageOf([&] {
+                  AttentionOnDevice(in.q, in.k, in.v, ends, {5, 3}, Backend::kFlash);
+                }),
+                HasSubstr("ends must be int32 [3] on cpu, got "));
+}
+
+TEST(AttentionOnDevice, AWindowThatABackendWouldLeaveOutIsAnError) {
+  const Inputs in = RandomInputs({5, 3}, 4, 2, 8, false);
+  const auto with_window = [&](Backend backend, int64_t window) {
+    return AttentionOnDevice(in.q, in.k, in.v, in.ends, {5, 3}, backend, {.window = window});
+  };
+
+  for (const Backend backend : {Backend::kCudnn, Backend::kEfficient}) {
+    EXPECT_THAT(tests::MessageOf([&] { with_window(backend, 4); }),
+                HasSubstr("a window needs the backend flash or math, got "));
+    ExpectNear(with_window(backend, 5), AttentionBySequence(in.q, in.k, in.v, {5, 3}));
+  }
+  EXPECT_THAT(tests::MessageOf([&] { with_window(Backend::kFlash, 0); }),
+              HasSubstr("window must be at least 1, got 0"));
+}
+
+TEST(AttentionOnDevice, SinksAreOneForEachHead) {
+  const Inputs in = RandomInputs({5, 3}, 4, 2, 8, false);
+
+  EXPECT_THAT(
+      tests::MessageOf([&] {
+        AttentionOnDevice(in.q, in.k, in.v, in.ends, {5, 3}, Backend::kFlash, {}, at::zeros({1}));
+      }),
+      HasSubstr("sinks must be [4], got [1]"));
 }
 
 // --- A cache

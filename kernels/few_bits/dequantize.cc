@@ -62,7 +62,8 @@ at::Tensor AsFloat(const at::Tensor& bits) {
   return bits.scalar_type() == at::kInt ? bits.view(at::kFloat) : bits;
 }
 
-int64_t BlocksOf(int64_t count, int64_t block) { return (count + block - 1) / block; }
+// Returns the number of blocks. A sum of both numbers could overflow.
+int64_t BlocksOf(int64_t count, int64_t block) { return count / block + (count % block != 0); }
 
 void CheckTensor(const char* name, const at::Tensor& given, const FewBits& matrix, int64_t count) {
   TORCH_CHECK_VALUE(given.defined() && given.is_contiguous() && given.numel() == count,
@@ -121,9 +122,10 @@ void Check(const FewBits& matrix, at::ScalarType dtype) {
 at::Tensor Magnitudes(const FewBits& matrix) {
   if (IsInt8(matrix)) return AsFloat(matrix.absmax).view(-1) * (1.0 / 127);
   if (!matrix.nested_absmax.defined()) return AsFloat(matrix.absmax);
+  const int64_t blocks = matrix.absmax.numel();
   const at::Tensor factors = AsFloat(matrix.nested_absmax)
-                                 .repeat_interleave(matrix.nested_block)
-                                 .narrow(0, 0, matrix.absmax.numel());
+                                 .repeat_interleave(std::min(matrix.nested_block, blocks))
+                                 .narrow(0, 0, blocks);
   return AsFloat(matrix.nested_map).index_select(0, matrix.absmax.view(-1).to(at::kInt)) * factors +
          matrix.offset;
 }
@@ -201,7 +203,8 @@ at::Tensor DequantizeByOperators(const FewBits& matrix, at::ScalarType dtype) {
   if (numbers.numel() % matrix.block == 0) {
     numbers.view({-1, matrix.block}).mul_(magnitudes.unsqueeze(1));
   } else {
-    numbers.mul_(magnitudes.repeat_interleave(matrix.block).narrow(0, 0, numbers.numel()));
+    numbers.mul_(magnitudes.repeat_interleave(std::min(matrix.block, numbers.numel()))
+                     .narrow(0, 0, numbers.numel()));
   }
   return numbers.to(dtype).view({matrix.rows, matrix.columns});
 }

@@ -4,6 +4,7 @@
 #include "kernels/few_bits/few_bits.h"
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -214,6 +215,16 @@ TEST(FewBitsLinear, GradientsOfGradientsAreAnError) {
                                       /*create_graph=*/true);
               }),
               HasSubstr("gradients of gradients are not supported"));
+}
+
+TEST(FewBits, ABlockMayBeLargerThanTheMatrix) {
+  FewBits matrix = Random(8, 16, 256, true, false);
+  const at::Tensor expected = Naive(matrix, at::kFloat);
+
+  matrix.block = matrix.nested_block = std::numeric_limits<int64_t>::max() - 1;
+
+  EXPECT_TRUE(at::equal(Dequantize(matrix, at::kFloat), expected));
+  EXPECT_TRUE(at::equal(DequantizeByOperators(matrix, at::kFloat), expected));
 }
 
 TEST(FewBits, WhatDoesNotFitTogetherIsNamed) {

@@ -317,6 +317,8 @@ t.test("WhatCannotBeIn4BitsIsAnError", function()
   t.raises("layers in 4 bits are not for part; give load_in_4bit = false", load(true, { part = "visual" }))
   t.raises("no linear layer that could be in 4 bits", load { skip = { "q_proj", "k_proj", "v_proj", "o_proj",
     "gate_proj", "up_proj", "down_proj" } })
+  t.raises("skip must be names of layers, got a number", load { skip = { 3 } })
+  t.raises("layers do not multiply in float64; give it compute_dtype", load(true, { dtype = torch.float64 }))
   t.raises("the folder's weights are in 4 bits already", models.load, FOLDER, { load_in_4bit = { quant_type = "fp4" } })
   t.raises("has an odd number of elements", few_bits.quantize, torch.zeros { 3, 5 }, { type = "nf4" })
 end)
@@ -338,6 +340,21 @@ t.test("TensorsThatAreNotThereAreNamed", function()
   local given = tensors()
   given[name .. ".quant_state.bitsandbytes__nf4"] = torch.zeros({ 3 }, { dtype = torch.uint8 })
   t.raises("holds no JSON object", quantized.take, given, how)
+  local good = '{"quant_type":"nf4","blocksize":64,"nested_blocksize":256,"dtype":"bfloat16","shape":[4,32]}'
+  for _, case in ipairs {
+    { '"blocksize":64', '"blocksize":0', "a whole number of at least 1 as blocksize of its quant_state, got 0" },
+    { '"blocksize":64', '"blocksize":"64x"', "as blocksize of its quant_state, got 64x" },
+    { '"nested_blocksize":256', '"nested_blocksize":1e300', "as nested_blocksize of its quant_state" },
+    { '"nf4"', '"int8"', "expected nf4 or fp4 as quant_type of its quant_state, got int8" },
+    { '"dtype":"bfloat16",', "", "expected float32, bfloat16 or float16 as dtype of its quant_state, got nil" },
+    { "%[4,32%]", "[-4,-32]", "expected a weight of shape [out, in] in 4 bits" },
+    { '"shape"', '"nested_offset":"x","shape"', "expected a number as nested_offset of its quant_state, got x" },
+  } do
+    given = tensors()
+    given[name .. ".quant_state.bitsandbytes__nf4"] = torch.tensor({ good:gsub(case[1], case[2]):byte(1, -1) },
+      { dtype = torch.uint8 })
+    t.raises(case[3], quantized.take, given, how)
+  end
 end)
 
 t.test("WeightsOfLlmInt8AreReadWhole", function()
@@ -351,4 +368,22 @@ t.test("WeightsOfLlmInt8AreReadWhole", function()
   t.equal({ tensors["a.SCB"], tensors["a.weight_format"], readers["b.weight"] }, {})
   t.raises("a.SCB is for a.weight, which must be int8 [3, in]", quantized.take, { ["a.weight"] = codes,
     ["a.SCB"] = torch.ones { 3 } }, { quant_method = "bitsandbytes" })
+end)
+
+t.test("MagnitudesOfLlmInt8MayBeAColumn", function()
+  local codes = torch.tensor({ { 127, -64 }, { 5, -127 }, { 0, 1 } }, { dtype = torch.int8 })
+  local how, magnitudes = { quant_method = "bitsandbytes" }, torch.tensor { 2, 0.5, 1 }
+  local function whole(scb)
+    return quantized.take({ ["a.weight"] = codes, ["a.SCB"] = scb }, how, torch.float32)["a.weight"]()
+  end
+
+  t.equal(whole(magnitudes:unsqueeze(1)), whole(magnitudes))
+  t.equal(whole(magnitudes:unsqueeze(0)), whole(magnitudes))
+end)
+
+t.test("WeightsOfLlmInt8InTheOrderOfAKernelAreRefused", function()
+  local codes = torch.ones({ 2, 3 }, { dtype = torch.int8 })
+  t.raises("models.load: a.weight_format must be 0, which stands for rows, got 3", quantized.take,
+    { ["a.weight"] = codes, ["a.SCB"] = torch.ones { 2 },
+      ["a.weight_format"] = torch.tensor(3, { dtype = torch.uint8 }) }, { quant_method = "bitsandbytes" })
 end)

@@ -124,6 +124,13 @@ std::vector<NamedTensor> ReadNamedTensors(lua_State* state, int index, const std
       throw Error(absl::StrCat(caller, ": \"", name, "\" is torch.",
                                DtypeName(tensor->scalar_type()), ", which the format lacks"));
     }
+    if (tensor->layout() != at::kStrided) {
+      throw Error(absl::StrCat(caller, ": \"", name,
+                               "\" is sparse, which the format lacks; give its to_dense()"));
+    }
+    if (tensor->is_meta())
+      throw Error(
+          absl::StrCat(caller, ": \"", name, "\" is on the device meta: it has no numbers"));
     NamedTensor one;
     one.entry.name = name;
     one.entry.dtype = format;

@@ -57,6 +57,9 @@ function M.options(o, folder)
   local known = { compute_dtype = options.optional, skip = {} }
   if name == "load_in_4bit" then known.quant_type, known.double_quant = "nf4", true end
   local result = options.read(caller, type(given) == "table" and given or {}, known)
+  for _, one in ipairs(result.skip) do
+    plain.check(type(one) == "string", "%s: skip must be names of layers, got a %s", caller, type(one))
+  end
   if name == "load_in_8bit" then result.quant_type = "int8" end
   plain.check(name == "load_in_8bit" or result.quant_type == "nf4" or result.quant_type == "fp4",
     '%s: quant_type must be "nf4" or "fp4", not "%s"', caller, result.quant_type)
@@ -67,6 +70,8 @@ function M.options(o, folder)
   if is_packed and dtype == nil and name == "load_in_4bit" then
     result.compute_dtype = torch[folder.bnb_4bit_compute_dtype or "float32"]
   end
+  plain.check(o.dtype ~= torch.float64 or result.compute_dtype, "%s: layers do not multiply in float64; give it "
+    .. "compute_dtype = torch.float32, or load the model with another dtype", caller)
   if is_packed and type(given) == "table" and (given.quant_type or given.double_quant ~= nil or given.skip) then
     core.raise(("%s: the folder's weights are in %s bits already; quant_type, double_quant and skip are for folders "
       .. "with whole weights"):format(caller, name:match "%d"))

@@ -20,6 +20,9 @@ local FP4 = { 0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6 }
 
 local F32 = { dtype = torch.float32 }
 
+--- The dtypes that a weight in 4 bits may have had.
+local DTYPES = { float32 = torch.float32, bfloat16 = torch.bfloat16, float16 = torch.float16 }
+
 --- The numbers of E8M0 by their 8 bits: powers of two, and not a number.
 local function powers()
   local list = {}
@@ -93,6 +96,23 @@ local function check_fp8(tensors, name, weight, block)
   end
 end
 
+--- Raises where the text that describes a matrix in 4 bits does not hold what the kernels read.
+local function check_state(about, fail)
+  local function check(holds, key, expected)
+    if not holds then fail("expected %s as %s of its quant_state, got %s", expected, key, tostring(about[key])) end
+  end
+  local function is_count(value) return type(value) == "number" and value >= 1 and value % 1 == 0 and value < 2 ^ 31 end
+  local shape, nested = about.shape, about.nested_blocksize
+  if type(shape) ~= "table" or #shape ~= 2 or not is_count(shape[1]) or not is_count(shape[2]) then
+    fail("expected a weight of shape [out, in] in 4 bits")
+  end
+  check(is_count(about.blocksize), "blocksize", "a whole number of at least 1")
+  check(nested == nil or is_count(nested), "nested_blocksize", "a whole number of at least 1")
+  check(about.quant_type == "nf4" or about.quant_type == "fp4", "quant_type", "nf4 or fp4")
+  check(DTYPES[about.dtype], "dtype", "float32, bfloat16 or float16")
+  check(about.nested_offset == nil or type(about.nested_offset) == "number", "nested_offset", "a number")
+end
+
 --- Takes a matrix in 4 bits out of the tensors. `state` is the name of the text that describes it.
 ---@return nn.FewBitsMatrix
 local function four_bit_of(tensors, name, state)
@@ -109,15 +129,24 @@ local function four_bit_of(tensors, name, state)
   local packed, absmax = take(name), take(name .. ".absmax")
   local nested_absmax, nested_map = take(name .. ".nested_absmax"), take(name .. ".nested_quant_map")
   take(name .. ".quant_map") -- the type says it
+  check_state(about, fail)
   local shape = about.shape
-  if type(shape) ~= "table" or #shape ~= 2 then fail("expected a weight of shape [out, in] in 4 bits") end
   if not packed or not absmax or (nested_absmax == nil) ~= (nested_map == nil) then
     fail("a weight in 4 bits needs the tensors .absmax and, with double quantization, .nested_absmax and "
       .. ".nested_quant_map next to it")
   end
   return { packed = packed:view(torch.uint8):view(-1, 1), absmax = absmax, nested_absmax = nested_absmax,
-    nested_map = nested_map, offset = about.nested_offset or 0, type = about.quant_type, dtype = torch[about.dtype],
+    nested_map = nested_map, offset = about.nested_offset or 0, type = about.quant_type, dtype = DTYPES[about.dtype],
     shape = { shape[1], shape[2] }, blocks = { about.blocksize, about.nested_blocksize or 256 } }
+end
+
+--- Raises for a weight of LLM.int8 whose numbers are not row after row: old versions of bitsandbytes could write it in
+--- the order of a GPU's kernels (col32, col_turing, col_ampere).
+local function check_rows(tensors, name)
+  local format = tensors[name .. "_format"]
+  if not format or format:numel() == 1 and format:item() == 0 then return end
+  core.raise(("models.load: %s_format must be 0, which stands for rows, got %s; write the folder again with a newer "
+    .. "version of bitsandbytes"):format(name, tostring(format:numel() == 1 and format:item() or format.shape)))
 end
 
 --- Puts a tensor without memory in the place of each quantized weight, which has its shape. Returns functions that read
@@ -148,12 +177,14 @@ function M.take(tensors, given, dtype)
         core.raise(("models.load: %s is for %s, which must be int8 [%d, in], got %s"):format(key, name, tensor:numel(),
           codes and tostring(codes.dtype) .. " " .. tostring(codes.shape) or "none"))
       end
+      check_rows(tensors, name)
       tensors[key], tensors[key .. "_format"] = nil, nil
-      tensors[name:gsub("weight$", "weight_format")] = nil
-      matrices[name] = { packed = codes, absmax = tensor:to(torch.float32):view(-1), offset = 0, type = "int8",
+      tensors[name .. "_format"] = nil
+      local absmax = tensor:to(torch.float32):view(-1)
+      matrices[name] = { packed = codes, absmax = absmax, offset = 0, type = "int8",
         dtype = dtype, blocks = { codes:size(1), 256 }, shape = { codes:size(0), codes:size(1) } }
       put(name, codes.shape, function()
-        return (codes:to(torch.float32) * (tensor:to(torch.float32):unsqueeze(1) * (1 / 127))):to(dtype)
+        return (codes:to(torch.float32) * (absmax:unsqueeze(1) * (1 / 127))):to(dtype)
       end)
     elseif name and given.quant_method == "mxfp4" then
       local shape, scales = mxfp4_of(tensors, name, tensor), tensors[name .. "_scales"]

@@ -228,6 +228,10 @@ t.test("AValueThatCannotBeWrittenIsNamed", function()
   t.raises("what is under the number 1 must be a tensor under a name", data.save_safetensors, path, { x })
   t.raises('"z" is torch.complex128, which the format lacks', data.save_safetensors, path,
     { z = torch.zeros({ 1 }, { dtype = torch.complex128 }) })
+  t.raises('"s" is sparse, which the format lacks; give its to_dense()', data.save_safetensors, path,
+    { s = torch.eye(3):to_sparse() })
+  t.raises('"m" is on the device meta: it has no numbers', data.save_safetensors, path,
+    { m = torch.empty({ 3 }, { device = "meta" }) })
   t.raises("the tensors must be a table by name, not a userdata", data.save_safetensors, path, x)
   t.raises('unknown option "metdata"; did you mean "metadata"?', data.save_safetensors, path, {}, { metdata = {} })
   t.raises("cannot write " .. run.dir .. "/no/folder", data.save_safetensors, run.dir .. "/no/folder", { x = x })
