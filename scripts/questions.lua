@@ -51,13 +51,10 @@ function M.new(dir, has_images, config, tools)
     local row = source[index]
     if row.answer == nil then error(source:place(index) .. ': a question needs an "answer"', 0) end
     if not process and has_picture(row.messages) then
-      error(source:place(index) .. ": the prompt has a picture, which is read with --set images=true alone", 0)
+      error(source:place(index) .. ": the prompt has a picture; --set images=true reads it", 0)
     end
     local answer = tostring(row.answer)
     local sample = encode(row)
-    for _, id in ipairs(has_images and {} or sample.input_ids) do
-      if id == image then error(source:place(index) .. ": the prompt has a picture; --set images=true reads it", 0) end
-    end
     return { prompt = { input_ids = torch.tensor(sample.input_ids, { dtype = torch.int64 }),
         pixel_values = sample.pixel_values, image_grid_thw = sample.image_grid_thw },
       -- For the turns behind a tool's, and for servers.
