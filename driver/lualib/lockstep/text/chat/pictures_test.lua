@@ -236,7 +236,7 @@ t.test("QuestionsOfGrpoMayHavePicturesNextToTheirFile", function()
     local questions, config = dofile "scripts/questions.lua", { data = dir .. "/questions.jsonl", split = "" }
     task, blind_task = questions.new(dir, true, config), questions.new(dir, false, config)
   end)
-  t.raises("questions.jsonl, line 1: the prompt has a picture, which is read with --set images=true alone",
+  t.raises("questions.jsonl, line 1: the prompt has a picture; --set images=true reads it",
     blind_task.problem, 1)
 
   local problem = task.problem(1)
