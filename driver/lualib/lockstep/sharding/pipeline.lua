@@ -215,8 +215,20 @@ local function run(self, micro_batches, fn, take_results, o)
     scale = o.scale, is_forward_only = o.is_forward_only }
 end
 
---- Averages gradients over a group, in buckets. Parameters without one have gradients of zeros.
+--- Averages gradients over a group, in buckets. A parameter that has a gradient on some ranks gets one of zeros on the
+--- others. One without a gradient on all ranks stays so: optimizers leave it as it is, as on one rank.
 local function average(params, group)
+  local trained, own = {}, {}
+  for _, p in ipairs(params) do
+    if p.requires_grad then trained[#trained + 1], own[#own + 1] = p, p.grad and "1" or "0" end
+  end
+  local all = dist.all_gather_object(table.concat(own), { group = group })
+  local function has_gradient(i)
+    for _, flags in ipairs(all) do
+      if flags:sub(i, i) == "1" then return true end
+    end
+    return false
+  end
   local BUCKET, size = 2 ^ 22, group:size()
   local bucket, elements = {}, 0
   local function flush()
@@ -232,8 +244,8 @@ local function average(params, group)
     end
     bucket, elements = {}, 0
   end
-  for _, p in ipairs(params) do
-    if p.requires_grad then
+  for i, p in ipairs(trained) do
+    if has_gradient(i) then
       if not p.grad then p.grad = torch.zeros_like(p) end
       if bucket[1] and (bucket[1].dtype ~= p.grad.dtype or elements + p:numel() > BUCKET) then flush() end
       bucket[#bucket + 1], elements = p.grad, elements + p:numel()

@@ -105,7 +105,7 @@ local function run(o, first_rank, rows)
   for m = 1, o.micro_batches do batches[m] = { index = m, rows = rows[m] } end
   one:run { list = schedule.make(o).lists[own], micro_batches = batches, rows = rows, scale = 1,
     first_trained = o.first_trained, is_forward_only = o.forward_only,
-    fn = function(batch) return one:call(batch) end,
+    fn = function(batch) return one:call(batch, "loss") end,
     take_results = function(op, stage, loss)
       if not stage.is_last then return end
       losses[op.micro_batch] = loss:item()
