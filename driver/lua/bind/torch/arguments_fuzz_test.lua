@@ -234,8 +234,8 @@ t.test("AnArgumentThatIsMissingIsRefusedUnlessItHasADefault", function()
   end
   t.equal(accepted, {
     "torch.sum 2", "torch.cat 2", "torch.zeros 2", "torch.tensor 2", "torch.no_grad 2", "torch.inference_mode 2",
-    "torch.grad 3", "nn.Linear 3", "nn.LayerNorm 2", "nn.ModuleList 1", "nn.cross_entropy 3", "optim.AdamW 2",
-    "checkpoint.new 1", "tiled_mlp.new 1",
+    "torch.grad 3", "nn.Linear 3", "nn.LayerNorm 2", "nn.Dropout 1", "nn.ModuleList 1", "nn.cross_entropy 3",
+    "optim.AdamW 2", "checkpoint.new 1", "tiled_mlp.new 1",
     "log.curve 3", "log.count_flops 1", "plot.svg 2", "run:steps 3", "run:state 3", "run:resume 2",
     "optimizer:step 1", "lockstep.graph 2", "lockstep.profile 1",
   })
