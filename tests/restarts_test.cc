@@ -168,6 +168,7 @@ TEST(Restarts, TheLastFailuresCodeIsTheRunsWhenNoneAreLeft) {
       RunOne(RankScript(folder,
                         "local run = require 'lockstep.run'\n"
                         "for step in run:steps(function() return true end, 9) do\n"
+                        "dist.barrier()\n"  // both ranks are in this step, and stay in it
                         "if step == run.restarts and rank == 1 then os.exit(40 + step) end\n"
                         "dist.barrier() end",
                         {"--nproc", "2", "--restarts", "2"}));
