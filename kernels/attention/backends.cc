@@ -10,6 +10,9 @@ namespace {
 
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 
+// Sequences are a dimension of a grid of blocks.
+constexpr int64_t kMostSequences = 65535;
+
 // The sequences that a line is for.
 enum class Rows {
   kAll,
@@ -71,8 +74,7 @@ bool CanRunCudnn(const AttentionUse& use) {
                          (use.capability == 90 || use.capability / 10 == 10);
   if ((use.head_size > 128 || use.value_size > 128) && !is_latent) return false;
   if (use.equal_lengths) {
-    constexpr int64_t kMost = 65535;
-    return use.num_sequences <= kMost && use.heads <= kMost;
+    return use.num_sequences <= kMostSequences && use.heads <= kMostSequences;
   }
   // Cumulative lengths. libtorch asks for 9.x or 10.x. Offsets of numbers are int32. Sequences of
   // up to 128 tokens only were wrong (check_cudnn_query_seq_len_nested of later versions).
@@ -85,6 +87,7 @@ bool CanRunCudnn(const AttentionUse& use) {
 bool CanRunFlash(const AttentionUse& use) {
   if (use.capability < 80 || use.capability > 121 || !IsHalf(use.dtype)) return false;
   if (use.has_mask || use.head_size != use.value_size) return false;
+  if (use.num_sequences > kMostSequences) return false;
   if (use.head_size % 8 != 0 || use.head_size > 256) return false;
   if (use.has_sinks && use.pass == Pass::kDecoding) return false;
   // These have less shared memory than backward needs.
