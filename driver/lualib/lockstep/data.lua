@@ -102,7 +102,7 @@ function M.save_jsonl(path, values)
   plain.check(type(values) == "table", "data.save_jsonl: the values must be an array, not a %s", type(values))
   local count, lines = 0, {}
   for key in pairs(values) do
-    plain.check(type(key) == "number" and key >= 1 and key % 1 == 0,
+    plain.check(plain.is_whole(key, 1),
       "data.save_jsonl: the values must be an array, but %s is a key; put a single value in braces",
       type(key) == "string" and '"' .. key .. '"' or tostring(key))
     count = count + 1

@@ -43,12 +43,10 @@ local function has_stages(model) return require("lockstep.sharding.pipeline").is
 local function check_plain(caller, model)
   check_model(caller, model)
   if fully_shard.is_one(model) or data_parallel.is_one(model) then return end
-  if fully_shard.is_sharded(model) then
-    core.raise(caller .. ": the module is sharded; give what sharding.fully_shard returned")
-  end
-  if has_stages(model) then
-    core.raise(caller .. ": the model's layers are divided into stages (pp); call this before sharding.parallelize")
-  end
+  plain.check(not fully_shard.is_sharded(model), "%s: the module is sharded; give what sharding.fully_shard returned",
+    caller)
+  plain.check(not has_stages(model),
+    "%s: the model's layers are divided into stages (pp); call this before sharding.parallelize", caller)
   if not nn.is_module(model) then core.raise(caller .. ": expected the module itself") end
 end
 
@@ -340,10 +338,9 @@ end
 ---@return integer count linear layers and parameters that had an adapter
 function M.merge(model)
   check_adapted("lora.merge", model)
-  if has_stages(model) then
-    core.raise("lora.merge: the model's layers are divided into stages (pp); write the adapter with lora.save and then "
-      .. "the whole model with lora.save_merged")
-  end
+  plain.check(not has_stages(model),
+    "lora.merge: the model's layers are divided into stages (pp); write the adapter with lora.save and then the whole "
+    .. "model with lora.save_merged")
   check_plain("lora.merge", model)
   model = inside(model)
   local net = net_of(model)

@@ -16,6 +16,17 @@ function M.check(holds, text, ...)
   if not holds then core.raise(select("#", ...) == 0 and text or text:format(...)) end
 end
 
+--- Returns plain.check for errors that begin with `prefix`, and a function that raises such an error.
+---
+---     local check, fail = plain.checks "models.load: "
+---@param prefix string
+---@return fun(holds: any, text: string, ...: any) check
+---@return fun(text: string, ...: any) fail
+function M.checks(prefix)
+  local function fail(text, ...) core.raise(prefix .. text:format(...)) end
+  return function(holds, text, ...) if not holds then fail(text, ...) end end, fail
+end
+
 --- Calls fn(...), then undo(), also where fn raises an error. Returns what fn does.
 ---@param undo fun()
 ---@param fn fun(...): ...
@@ -77,6 +88,16 @@ end
 ---@param least number
 ---@return boolean
 function M.is_whole(value, least) return type(value) == "number" and value >= least and value % 1 == 0 end
+
+--- Returns a value for a message about one of another type: a number as it is, a string in quotes; "a table" if the
+--- value is not of the type `expected`.
+---@param value any
+---@param expected "number"|"string"
+---@return string
+function M.shown(value, expected)
+  if type(value) ~= expected then return "a " .. type(value) end
+  return expected == "string" and '"' .. value .. '"' or tostring(value)
+end
 
 --- Returns whether a value is a function, or can be called as one.
 ---@param value any

@@ -60,7 +60,7 @@ local function check_least(config, least)
     local value = config
     for key in path:gmatch "[^.]+" do value = type(value) == "table" and rawget(value, key) or nil end
     if value == nil then core.raise(('run.config: at_least names "%s", which the configuration lacks'):format(path)) end
-    if type(value) ~= "number" or value % 1 ~= 0 or value < least[path] then
+    if not plain.is_whole(value, least[path]) then
       core.raise_usage(("run.config: %s must be a whole number of at least %d, not %s"):format(path, least[path],
         tostring(value)))
     end
@@ -142,10 +142,9 @@ local function say_that_it_begins_anew()
 end
 
 local function check_no_loop()
-  if core_state.in_loop() then
-    core.raise("run:steps: another loop of run:steps is under way, whose steps these would count as; loop over the "
-      .. "loader itself, as in: for batch in loader do")
-  end
+  plain.check(not core_state.in_loop(),
+    "run:steps: another loop of run:steps is under way, whose steps these would count as; loop over the loader "
+    .. "itself, as in: for batch in loader do")
 end
 
 --- Iterates over the batches of `loader` and numbers the steps, from 0 or from where run:resume continues. Measures how
@@ -163,10 +162,8 @@ function M:steps(loader, total)
   if self ~= M then core.raise("run:steps is called with a colon: run:steps(loader, total)") end
   plain.check(plain.is_callable(loader),
     "run:steps: the loader must be a function that returns the next batch, not a %s", type(loader))
-  if total ~= nil and not plain.is_whole(total, 0) then
-    core.raise("run:steps: total must be a whole number of steps, not "
-      .. (type(total) == "number" and total or "a " .. type(total)))
-  end
+  plain.check(total == nil or plain.is_whole(total, 0), "run:steps: total must be a whole number of steps, not %s",
+    plain.shown(total, "number"))
   if total == 0 and dist.rank() == 0 and not package.loaded["lockstep.dry_run"] then
     io.stderr:write "lockstep: run:steps: total is 0: no step runs\n"
   end
@@ -324,7 +321,7 @@ local function steps_done(caller, step)
     "%s: outside of a loop of run:steps say how many steps are done, in the option step = 100", caller)
   if not plain.is_whole(step, 0) or step > 2 ^ 53 then
     core.raise(("%s: step must be a whole number of steps that are done, from 0 to 2^53, not %s"):format(caller,
-      type(step) == "number" and tostring(step) or "a " .. type(step)))
+      plain.shown(step, "number")))
   end
   return step
 end
@@ -376,10 +373,8 @@ end
 ---@return integer? step
 function M:load_best()
   check_colon(self, "load_best")
-  if core_state.in_loop() then
-    core.raise("run:load_best: within a loop of run:steps, whose optimizer belongs to other weights; call it after the "
-      .. "loop")
-  end
+  plain.check(not core_state.in_loop(),
+    "run:load_best: within a loop of run:steps, whose optimizer belongs to other weights; call it after the loop")
   local record = require("lockstep.state").load_best()
   if record then return record.value, record.step end
 end
@@ -397,10 +392,9 @@ end
 ---@return integer?
 function M:resume(opts)
   check_colon(self, "resume")
-  if core_state.in_loop() then
-    core.raise("run:resume: within a loop of run:steps, which would go on at its own step with what the state holds of "
-      .. "another; call it before the loop, or leave that by break, resume, and begin another")
-  end
+  plain.check(not core_state.in_loop(),
+    "run:resume: within a loop of run:steps, which would go on at its own step with what the state holds of another; "
+    .. "call it before the loop, or leave that by break, resume, and begin another")
   M.progress.resumed = require("lockstep.state").resume(opts)
   return M.progress.resumed
 end

@@ -189,11 +189,10 @@ function M.begin_loop(first)
       .. "between steps, and the state is saved first\n")
   end
   if not objects or kept_step == nil or kept_step <= first then return end
-  if every then
-    core.raise(("run:steps: this loop counts its steps from %d, and a loop before it has saved the state after %d, "
-      .. "which a resume could not tell from its own; give all epochs and phases one loop of run:steps, loop over the "
-      .. "loader itself to validate, or call run:resume() before the loop"):format(first, kept_step))
-  end
+  plain.check(not every,
+    "run:steps: this loop counts its steps from %d, and a loop before it has saved the state after %d, which a resume "
+    .. "could not tell from its own; give all epochs and phases one loop of run:steps, loop over the loader itself to "
+    .. "validate, or call run:resume() before the loop", first, kept_step)
   kept_step = nil
 end
 

@@ -304,9 +304,8 @@ function M.cross_entropy(opts)
     reduction = "mean", tile_tokens = options.optional, divisor = options.optional, over_ranks = false,
     group = options.optional, count = options.optional }))
   local known = o.count
-  if known ~= nil and not plain.is_whole(known, 0) then
-    core.raise("tiled_mlp.cross_entropy: count must be a whole number of labels, not " .. tostring(known))
-  end
+  plain.check(known == nil or plain.is_whole(known, 0),
+    "tiled_mlp.cross_entropy: count must be a whole number of labels, not %s", tostring(known))
   if o.label_smoothing and not (o.label_smoothing >= 0 and o.label_smoothing <= 1) then
     core.raise(("tiled_mlp.cross_entropy: label_smoothing must be from 0 to 1, not %g"):format(o.label_smoothing))
   end

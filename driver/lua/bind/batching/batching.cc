@@ -474,8 +474,7 @@ int Describe(lua_State* state) {
       {"streams", "token_types", "image_token_id", "video_token_id", "audio_token_id"});
   batching::PrepareOptions options = ReadOptions(state, table);
   options.seq_len = batching::kMaxSeqLen;
-  PushOutline(state, batching::Describe(ReadSample(state, 1, 1, options), 1, options));
-  return 1;
+  return PushOutline(state, batching::Describe(ReadSample(state, 1, 1, options), 1, options));
 }
 
 // --- In the background ---------------------------------------------------------------------------
@@ -501,9 +500,9 @@ int Start(lua_State* state) {
         "batching.cost.tokens or batching.cost.transformer");
   }
   std::vector<batching::TensorSample> samples = ReadSamples(state, table, options);
-  PushObject<Preparation>(state, std::make_unique<std::future<batching::Prepared>>(
+  return PushObject<Preparation>(state,
+                                 std::make_unique<std::future<batching::Prepared>>(
                                      batching::PrepareInBackground(std::move(samples), options)));
-  return 1;
 }
 
 // preparation:wait() -> batches, report, held; once.

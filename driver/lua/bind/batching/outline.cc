@@ -80,7 +80,7 @@ batching::ItemsOutline ReadItems(lua_State* state, const std::string& name) {
 
 }  // namespace
 
-void PushOutline(lua_State* state, const batching::Outline& outline) {
+int PushOutline(lua_State* state, const batching::Outline& outline) {
   lua_newtable(state);
   SetInteger(state, "tokens", outline.tokens);
   std::vector<int64_t> ends;
@@ -115,6 +115,7 @@ void PushOutline(lua_State* state, const batching::Outline& outline) {
     lua_setfield(state, -2, name.c_str());
   }
   lua_setfield(state, -2, "items");
+  return 1;
 }
 
 batching::Outline ReadOutline(lua_State* state, int index, const std::string& where) {

@@ -15,7 +15,7 @@
 
 namespace lockstep::lua {
 
-void PushOutline(lua_State* state, const batching::Outline& outline);
+int PushOutline(lua_State* state, const batching::Outline& outline);
 
 // Throws Error, whose message begins with `where`, if the value is not of this form. Ignores the
 // field `id`, which is the script's.

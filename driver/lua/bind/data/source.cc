@@ -118,7 +118,9 @@ void RegisterSource(lua_State* state) {
   lua_pop(state, 1);
 }
 
-void PushSource(lua_State* state, SharedSource source) { PushObject(state, std::move(source)); }
+int PushSource(lua_State* state, SharedSource source) {
+  return PushObject(state, std::move(source));
+}
 
 SharedSource SourceAt(lua_State* state, int index) {
   const SharedSource* source = ObjectAt<SharedSource>(state, index);
@@ -133,9 +135,8 @@ int NewSource(lua_State* state) {
   options.cache_folder = ReadString(state, 3, "data.source: cache");
   options.columns = ReadStrings(state, 4, "data.source: columns", "data.source: a column's name");
   options.load_unpack_parquet = LoadUnpackParquet;
-  PushSource(state, std::make_shared<const data::Source>(
-                        ValueOrThrow(data::Source::Open(paths, options), "data.source: ")));
-  return 1;
+  return PushSource(state, std::make_shared<const data::Source>(
+                               ValueOrThrow(data::Source::Open(paths, options), "data.source: ")));
 }
 
 }  // namespace lockstep::lua

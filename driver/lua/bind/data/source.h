@@ -16,7 +16,7 @@ using SharedSource = std::shared_ptr<const data::Source>;
 void RegisterSource(lua_State* state);
 
 // States share the source.
-void PushSource(lua_State* state, SharedSource source);
+int PushSource(lua_State* state, SharedSource source);
 
 // The source at `index`, or nullptr where the value is something else.
 SharedSource SourceAt(lua_State* state, int index);

@@ -21,11 +21,11 @@ namespace {
 using images::Image;
 
 // Pushes uint8 [3, H, W]: a view of the rows of RGB, which are not copied.
-void PushImage(lua_State* state, Image image, const std::string& caller) {
+int PushImage(lua_State* state, Image image, const std::string& caller) {
   const std::shared_ptr<uint8_t[]> pixels = std::move(image.pixels);
   const at::Tensor rows = at::from_blob(
       pixels.get(), {image.height, image.width, 3}, [pixels](void*) {}, at::kByte);
-  PushTensor(state, PrefixErrors(caller, [&] { return rows.permute({2, 0, 1}); }));
+  return PushTensor(state, PrefixErrors(caller, [&] { return rows.permute({2, 0, 1}); }));
 }
 
 images::DecodeOptions ReadOptions(lua_State* state, int index) {
@@ -36,8 +36,7 @@ images::DecodeOptions ReadOptions(lua_State* state, int index) {
 }
 
 int PushDecoded(lua_State* state, absl::StatusOr<Image> image, const std::string& caller) {
-  PushImage(state, ValueOrThrow(std::move(image), caller + ": "), caller);
-  return 1;
+  return PushImage(state, ValueOrThrow(std::move(image), caller + ": "), caller);
 }
 
 // is_image(bytes) -> boolean

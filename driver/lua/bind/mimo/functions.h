@@ -26,8 +26,8 @@ int SimulateMessages(lua_State* state);
 // Pushes a bridge over topology.edges()[edge], a userdata with `start` and `refuse`. Throws Error
 // with the ranks that did not come within the run's timeout. Collective: every rank of both modules
 // makes one, in the same order.
-void PushBridge(lua_State* state, const mimo::Topology& topology, int edge,
-                mimo::BridgeOptions options);
+int PushBridge(lua_State* state, const mimo::Topology& topology, int edge,
+               mimo::BridgeOptions options);
 
 // Registers the types of bridges and of their calls. Call it once in each state, before PushBridge.
 void RegisterBridges(lua_State* state);

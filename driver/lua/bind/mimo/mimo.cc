@@ -1,5 +1,4 @@
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "driver/lua/bind/open.h"
 #include "driver/lua/bind/sharding/distributed.h"
 #include "driver/lua/tensor/tensor.h"
+#include "driver/lua/vm/fields.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"
@@ -37,18 +37,18 @@ using driver::GetContext;
 
 // --- Topology ------------------------------------------------------------------------------------
 
+constexpr Field<mimo::Module> kModule[] = {
+    {"name", &mimo::Module::name},   {"dp", &mimo::Module::dp},
+    {"tp", &mimo::Module::tp},       {"cp", &mimo::Module::cp},
+    {"pp", &mimo::Module::pp},       {"first_rank", &mimo::Module::first_rank},
+    {"order", &mimo::Module::order},
+};
+
 mimo::Module ReadModule(lua_State* state, int number) {
   const std::string name = absl::StrCat("mimo.topology: modules[", number, "]");
-  const OptionTable table(state, lua_gettop(state), name.c_str(),
-                          {"name", "dp", "tp", "cp", "pp", "first_rank", "ranks", "order"});
+  const OptionTable table(state, lua_gettop(state), name.c_str(), NamesOf(kModule, {"ranks"}));
   mimo::Module module;
-  module.name = table.String("name", "");
-  module.dp = table.Integer("dp", 1);
-  module.tp = table.Integer("tp", 1);
-  module.cp = table.Integer("cp", 1);
-  module.pp = table.Integer("pp", 1);
-  module.first_rank = table.Integer("first_rank", 0);
-  module.order = table.String("order", module.order);
+  ReadFields(table, kModule, module);
   if (table.Push("ranks")) {
     for (const int64_t rank :
          ReadIntegers(state, lua_gettop(state), absl::StrCat(name, ".ranks").c_str())) {
@@ -109,9 +109,8 @@ int NewTopology(lua_State* state) {
       has_edges ? mimo::Topology::Make(world_size, std::move(modules),
                                        ReadArray(state, table, "edges", ReadEdge))
                 : mimo::Topology::Make(world_size, std::move(modules));
-  PushObject<TopologyPointer>(
+  return PushObject<TopologyPointer>(
       state, std::make_shared<const mimo::Topology>(ValueOrThrow(std::move(topology))));
-  return 1;
 }
 
 const mimo::Topology& ReadTopology(lua_State* state) {
@@ -161,13 +160,12 @@ int ReadModuleIndex(lua_State* state, int index) {
 int ModuleOf(lua_State* state) {
   const mimo::Module* module = ReadTopology(state).module(ReadRank(state, 2));
   if (module == nullptr) return 0;
-  PushString(state, module->name);
-  return 1;
+  return PushString(state, module->name);
 }
 
 // modules() -> {{name, dp, tp, cp, pp, ranks}, ...}
 int Modules(lua_State* state) {
-  PushArray(state, ReadTopology(state).modules(), [&](const mimo::Module& module) {
+  return PushArray(state, ReadTopology(state).modules(), [&](const mimo::Module& module) {
     lua_newtable(state);
     SetString(state, "name", module.name);
     SetInteger(state, "dp", module.dp);
@@ -176,7 +174,6 @@ int Modules(lua_State* state) {
     SetInteger(state, "pp", module.pp);
     SetIntegers(state, "ranks", std::vector<int64_t>(module.ranks.begin(), module.ranks.end()));
   });
-  return 1;
 }
 
 // dp_info([rank [, name]]) -> dp_rank, dp_size
@@ -218,21 +215,19 @@ int Coordinates(lua_State* state) {
   return 1;
 }
 
+constexpr Field<mimo::BatchSizes> kBatchSizes[] = {
+    {"micro_batch_size", &mimo::BatchSizes::micro_batch_size},
+    {"global_batch_size", &mimo::BatchSizes::global_batch_size},
+    {"eval_micro_batch_size", &mimo::BatchSizes::eval_micro_batch_size},
+    {"eval_global_batch_size", &mimo::BatchSizes::eval_global_batch_size},
+};
+
 int Validate(lua_State* state) {
-  const OptionTable table(state, 2, "topology:validate",
-                          {"micro_batch_size", "global_batch_size", "eval_micro_batch_size",
-                           "eval_global_batch_size", "uneven"});
-  const auto size = [&](const char* key) -> std::optional<int64_t> {
-    if (!table.Has(key)) return std::nullopt;
-    return table.Integer(key, 0);
-  };
-  Check(ReadTopology(state).Validate({.micro_batch_size = size("micro_batch_size"),
-                                      .global_batch_size = size("global_batch_size"),
-                                      .eval_micro_batch_size = size("eval_micro_batch_size"),
-                                      .eval_global_batch_size = size("eval_global_batch_size"),
-                                      .division = table.Boolean("uneven", false)
-                                                      ? mimo::Division::kUneven
-                                                      : mimo::Division::kEven}));
+  const OptionTable table(state, 2, "topology:validate", NamesOf(kBatchSizes, {"uneven"}));
+  mimo::BatchSizes sizes;
+  ReadFields(table, kBatchSizes, sizes);
+  if (table.Boolean("uneven", false)) sizes.division = mimo::Division::kUneven;
+  Check(ReadTopology(state).Validate(sizes));
   return 0;
 }
 
@@ -250,9 +245,8 @@ int Draw(lua_State* state) {
   if (format != "text" && format != "svg")
     throw Error(
         absl::StrCat("mimo.draw: format must be \"text\" or \"svg\", not \"", format, "\""));
-  PushString(state, format == "svg" ? mimo::DrawSvg(ReadTopology(state), options)
-                                    : mimo::DrawText(ReadTopology(state), options));
-  return 1;
+  return PushString(state, format == "svg" ? mimo::DrawSvg(ReadTopology(state), options)
+                                           : mimo::DrawText(ReadTopology(state), options));
 }
 
 // peers(name, axes [, rank]) -> the ranks that differ from it in these axes alone, itself included
@@ -264,8 +258,7 @@ int Peers(lua_State* state) {
     const auto group = groups.group(i);
     for (const int32_t member : group) {
       if (member != rank) continue;
-      PushIntegers(state, std::vector<int64_t>(group.begin(), group.end()));
-      return 1;
+      return PushIntegers(state, std::vector<int64_t>(group.begin(), group.end()));
     }
   }
   return 0;
@@ -296,8 +289,7 @@ int BalancedOrder(lua_State* state) {
   std::vector<int64_t> order = ValueOrThrow(
       mimo::BalancedOrder(costs, ReadInteger(state, 2, "mimo.balanced_order: num_groups")));
   for (int64_t& sample : order) ++sample;
-  PushIntegers(state, order);
-  return 1;
+  return PushIntegers(state, order);
 }
 
 // --- Bridge --------------------------------------------------------------------------------------
@@ -324,12 +316,11 @@ int NewBridge(lua_State* state) {
                              "\"; give it in edges = {{from = ..., to = ...}}"));
   }
   CheckWorldOf(state, topology, "mimo.bridge");
-  PushBridge(state, topology, edge,
-             {.dim = ReadInteger(state, 4, "mimo.bridge: dim"),
-              .device = GetContext(state).world.device,
-              .audit = ReadBoolean(state, 5, "mimo.bridge: audit"),
-              .receives = ReadReceives(state, 6)});
-  return 1;
+  return PushBridge(state, topology, edge,
+                    {.dim = ReadInteger(state, 4, "mimo.bridge: dim"),
+                     .device = GetContext(state).world.device,
+                     .audit = ReadBoolean(state, 5, "mimo.bridge: audit"),
+                     .receives = ReadReceives(state, 6)});
 }
 
 // --- Gradients -----------------------------------------------------------------------------------
@@ -348,8 +339,7 @@ int GradientScale(lua_State* state) {
   options.language_dp = table.Integer("language_dp", 1);
   options.num_micro_batches = table.Integer("micro_batches", 1);
   options.num_tokens = table.Integer("tokens", 0);
-  lua_pushnumber(state, ValueOrThrow(mimo::GradientScale(options)));
-  return 1;
+  return PushNumber(state, ValueOrThrow(mimo::GradientScale(options)));
 }
 
 // The group at `index`, or nullptr for nil or a group of one.
@@ -418,10 +408,7 @@ inline constexpr const char* kObjectName<mimo::ReducedGradients> = "reduced grad
 
 namespace {
 
-int NewReducedGradients(lua_State* state) {
-  PushObject(state, mimo::ReducedGradients());
-  return 1;
-}
+int NewReducedGradients(lua_State* state) { return PushObject(state, mimo::ReducedGradients()); }
 
 // reduced:remember(parameters)
 int Remember(lua_State* state) {
@@ -432,9 +419,8 @@ int Remember(lua_State* state) {
 
 // reduced:are_unchanged(parameters) -> boolean
 int AreUnchanged(lua_State* state) {
-  lua_pushboolean(state, ReadObject<mimo::ReducedGradients>(state, 1, "mimo: reduced gradients")
-                             .AreUnchanged(ReadTensors(state, 2, "mimo: parameters")));
-  return 1;
+  return PushBoolean(state, ReadObject<mimo::ReducedGradients>(state, 1, "mimo: reduced gradients")
+                                .AreUnchanged(ReadTensors(state, 2, "mimo: parameters")));
 }
 
 }  // namespace

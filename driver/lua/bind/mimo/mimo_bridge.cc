@@ -155,9 +155,8 @@ int StartCall(lua_State* state) {
     bridge.Refuse(error.what());
     throw;
   }
-  PushObject(state, bridge.Start(arguments.tensors, arguments.ownership, arguments.samples,
-                                 arguments.needs));
-  return 1;
+  return PushObject(state, bridge.Start(arguments.tensors, arguments.ownership, arguments.samples,
+                                        arguments.needs));
 }
 
 // refuse(bridge, text)
@@ -177,19 +176,18 @@ int CheckBackward(lua_State* state) {
 int FailureOf(lua_State* state) {
   const std::string& failure = ReadObject<BridgePointer>(state, 1, "mimo: bridge")->failure();
   if (failure.empty()) return 0;
-  PushString(state, failure);
-  return 1;
+  return PushString(state, failure);
 }
 
 int WaitForCall(lua_State* state) {
-  PushTensors(state, ReadObject<mimo::Bridge::Pending>(state, 1, "mimo: call of a bridge").Wait());
-  return 1;
+  return PushTensors(state,
+                     ReadObject<mimo::Bridge::Pending>(state, 1, "mimo: call of a bridge").Wait());
 }
 
 }  // namespace
 
-void PushBridge(lua_State* state, const mimo::Topology& topology, int edge,
-                mimo::BridgeOptions options) {
+int PushBridge(lua_State* state, const mimo::Topology& topology, int edge,
+               mimo::BridgeOptions options) {
   driver::Context& context = GetContext(state);
   options.why_gone = [&context](int64_t rank) { return WhyGone(context.world, rank); };
   const auto new_group = [&](const std::vector<int>& ranks, const std::string& purpose) {
@@ -199,7 +197,7 @@ void PushBridge(lua_State* state, const mimo::Topology& topology, int edge,
   };
   static bool is_finished_at_end = false;
   if (!std::exchange(is_finished_at_end, true)) context.at_end.push_back(mimo::Bridge::FinishAll);
-  PushObject<BridgePointer>(
+  return PushObject<BridgePointer>(
       state, std::make_unique<mimo::Bridge>(topology, edge, context.world.environment.rank,
                                             new_group, options));
 }

@@ -27,12 +27,12 @@ const mimo::Ownership& ReadOwnership(lua_State* state, int index) {
   return *ReadObject<mimo::Table>(state, index, "mimo: ownership");
 }
 
-void PushOwnership(lua_State* state, mimo::Ownership ownership) {
-  PushTable(state, std::make_shared<mimo::Ownership>(std::move(ownership)));
+int PushOwnership(lua_State* state, mimo::Ownership ownership) {
+  return PushTable(state, std::make_shared<mimo::Ownership>(std::move(ownership)));
 }
 
-void PushNumbers(lua_State* state, const std::vector<double>& values) {
-  PushArray(state, values, [&](double value) { lua_pushnumber(state, value); });
+int PushNumbers(lua_State* state, const std::vector<double>& values) {
+  return PushArray(state, values, [&](double value) { lua_pushnumber(state, value); });
 }
 
 mimo::RowsOf ReadRowsOf(lua_State* state, int index, const std::string& name) {
@@ -160,16 +160,14 @@ int NewOwnership(lua_State* state) {
       ReadCounts(state, lua_gettop(state), absl::StrCat("mimo.ownership: ", way));
   lua_pop(state, 1);
   if (way == ways[2]) {
-    PushOwnership(state, ValueOrThrow(mimo::OwnershipOfRows(counts)));
-    return 1;
+    return PushOwnership(state, ValueOrThrow(mimo::OwnershipOfRows(counts)));
   }
   if (way == ways[0]) {
     int64_t num_items = 0;
     for (const int64_t count : counts)
       num_items = std::min(kMaxInteger, num_items + std::clamp<int64_t>(count, 0, kMaxInteger));
     const std::vector<int64_t> tokens = ReadTokens(state, table, num_items);
-    PushOwnership(state, ValueOrThrow(mimo::MakeOwnership(counts, tokens)));
-    return 1;
+    return PushOwnership(state, ValueOrThrow(mimo::MakeOwnership(counts, tokens)));
   }
   const std::vector<int64_t> tokens = ReadTokens(state, table, static_cast<int64_t>(counts.size()));
   if (!table.Has("num_samples"))
@@ -187,30 +185,27 @@ int NewOwnership(lua_State* state) {
     }
     --counts[i];
   }
-  PushOwnership(state, ValueOrThrow(mimo::OwnershipOfItems(num_samples, counts, tokens)));
-  return 1;
+  return PushOwnership(state, ValueOrThrow(mimo::OwnershipOfItems(num_samples, counts, tokens)));
 }
 
 // --- Methods
 
 // rows_per_sample([rows_of]) -> counts
 int RowsPerSample(lua_State* state) {
-  PushIntegers(state, mimo::RowsPerSample(ReadOwnership(state, 1),
+  return PushIntegers(state,
+                      mimo::RowsPerSample(ReadOwnership(state, 1),
                                           ReadRowsOf(state, 2, "ownership:rows_per_sample")));
-  return 1;
 }
 
 // tokens_per_item() -> counts
 int TokensOfItems(lua_State* state) {
-  PushIntegers(state, TokensPerItem(ReadOwnership(state, 1)));
-  return 1;
+  return PushIntegers(state, TokensPerItem(ReadOwnership(state, 1)));
 }
 
 // num_rows([rows_of])
 int NumRows(lua_State* state) {
-  PushInteger(state,
-              mimo::NumRows(ReadOwnership(state, 1), ReadRowsOf(state, 2, "ownership:num_rows")));
-  return 1;
+  return PushInteger(
+      state, mimo::NumRows(ReadOwnership(state, 1), ReadRowsOf(state, 2, "ownership:num_rows")));
 }
 
 // slice(dp_rank, dp_size [, {uneven=}]) -> the replica's table
@@ -221,16 +216,15 @@ int SliceOwnership(lua_State* state) {
       ownership.num_samples(), ReadInteger(state, 2, "ownership:slice: dp_rank"),
       ReadInteger(state, 3, "ownership:slice: dp_size"),
       table.Boolean("uneven", false) ? mimo::Division::kUneven : mimo::Division::kEven));
-  PushOwnership(state, mimo::SliceOwnership(ownership, samples));
-  return 1;
+  return PushOwnership(state, mimo::SliceOwnership(ownership, samples));
 }
 
 // reordered(order) -> the table of the samples in that order
 int ReorderOwnership(lua_State* state) {
   const mimo::Ownership& ownership = ReadOwnership(state, 1);
-  PushOwnership(state, mimo::Reordered(ownership, ReadOrder(state, 2, "ownership:reordered: order",
+  return PushOwnership(state,
+                       mimo::Reordered(ownership, ReadOrder(state, 2, "ownership:reordered: order",
                                                             ownership.num_samples())));
-  return 1;
 }
 
 // costs([{text_tokens=, per_item_token=, per_text_token=}]) -> of each sample
@@ -239,18 +233,15 @@ int SampleCosts(lua_State* state) {
   const OptionTable table(state, 2, "ownership:costs",
                           {"text_tokens", "per_item_token", "per_text_token"});
   std::vector<int64_t> text(static_cast<size_t>(ownership.num_samples()), 0);
-  if (table.Push("text_tokens")) {
+  if (table.Push("text_tokens"))
     text = ReadCounts(state, lua_gettop(state), "ownership:costs: text_tokens");
-    lua_pop(state, 1);
-  }
   if (static_cast<int64_t>(text.size()) != ownership.num_samples()) {
     throw Error(absl::StrCat("ownership:costs: text_tokens holds ", text.size(),
                              " numbers, but the table is of ", ownership.num_samples(),
                              " samples"));
   }
-  PushNumbers(state, mimo::SampleCosts(ownership, text, table.Number("per_item_token", 1),
-                                       table.Number("per_text_token", 1)));
-  return 1;
+  return PushNumbers(state, mimo::SampleCosts(ownership, text, table.Number("per_item_token", 1),
+                                              table.Number("per_text_token", 1)));
 }
 
 // group_costs(costs, order, num_groups) -> sums
@@ -261,21 +252,18 @@ int GroupCosts(lua_State* state) {
   const int64_t num_groups = ReadInteger(state, 3, "mimo.group_costs: num_groups");
   if (num_groups < 1)
     throw Error(absl::StrCat("mimo.group_costs: num_groups must be positive, not ", num_groups));
-  PushNumbers(state, mimo::GroupCosts(costs, order, num_groups));
-  return 1;
+  return PushNumbers(state, mimo::GroupCosts(costs, order, num_groups));
 }
 
 int AreEqual(lua_State* state) {
-  lua_pushboolean(state, ReadOwnership(state, 1) == ReadOwnership(state, 2) ? 1 : 0);
-  return 1;
+  return PushBoolean(state, ReadOwnership(state, 1) == ReadOwnership(state, 2) ? 1 : 0);
 }
 
 int ToString(lua_State* state) {
   const mimo::Ownership& ownership = ReadOwnership(state, 1);
-  PushString(state,
-             absl::StrCat("ownership: ", ownership.num_samples(), " samples, ",
+  return PushString(
+      state, absl::StrCat("ownership: ", ownership.num_samples(), " samples, ",
                           ownership.num_items(), " items, ", ownership.num_tokens(), " tokens"));
-  return 1;
 }
 
 }  // namespace
@@ -285,7 +273,7 @@ mimo::Table TableAt(lua_State* state, int index) {
   return table == nullptr ? nullptr : *table;
 }
 
-void PushTable(lua_State* state, mimo::Table table) { PushObject(state, std::move(table)); }
+int PushTable(lua_State* state, mimo::Table table) { return PushObject(state, std::move(table)); }
 
 mimo::OwnedRows ReadOwnedRows(lua_State* state, int index, const std::string& name) {
   const int at = lua_gettop(state);

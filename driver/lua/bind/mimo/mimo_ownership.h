@@ -14,7 +14,7 @@ namespace lockstep::lua {
 
 // Returns the table at `index`, or null if the value has another type.
 mimo::Table TableAt(lua_State* state, int index);
-void PushTable(lua_State* state, mimo::Table table);
+int PushTable(lua_State* state, mimo::Table table);
 
 // Reads the owners of a tensor's rows: a table (its tokens), a table's path in a batch, or {table
 // or path, "samples"|"items"|"tokens"}. Throws Error that begins with `name`.

@@ -184,10 +184,7 @@ void ReadNamed(lua_State* state, const OptionTable& table, const std::string& fu
 mimo::SliceOptions ReadDeclared(lua_State* state, const OptionTable& table,
                                 const std::string& function) {
   mimo::SliceOptions options;
-  if (table.Push("batch_size")) {
-    options.batch_size = ReadInteger(state, -1, absl::StrCat(function, ": batch_size").c_str());
-    lua_pop(state, 1);
-  }
+  options.batch_size = table.Find("batch_size", ReadInteger);
   const auto read_named = [&](const char* option, const auto& read) {
     ReadNamed(state, table, function, option, read);
   };

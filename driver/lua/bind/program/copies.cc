@@ -19,10 +19,7 @@ namespace {
 
 int IsRead(lua_State* state) { return PushBoolean(state, ReadCopies(state, 1)->is_read()); }
 
-int Release(lua_State* state) {
-  lua_pushnumber(state, ReadCopies(state, 1)->Release());
-  return 1;
-}
+int Release(lua_State* state) { return PushNumber(state, ReadCopies(state, 1)->Release()); }
 
 int Sums(lua_State* state) {
   const std::shared_ptr<BackgroundCopies> copies = ReadCopies(state, 1);

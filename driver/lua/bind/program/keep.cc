@@ -46,8 +46,7 @@ constexpr char kLauncherVariable[] = "LOCKSTEP_LAUNCHER";  // of driver/launch/l
 // yet.
 int Pack(lua_State* state) {
   const std::string caller = ReadString(state, 1, "pack: caller");
-  PushObject(state, ReadTensorFile(state, 1, caller));
-  return 1;
+  return PushObject(state, ReadTensorFile(state, 1, caller));
 }
 
 // packed:bytes() -> the size of the file
@@ -55,8 +54,7 @@ int PackedBytes(lua_State* state) {
   const auto& packed = ReadObject<TensorFile>(state, 1, "packed");
   uint64_t bytes = packed.head.size();
   for (const at::Tensor& tensor : packed.tensors) bytes += tensor.nbytes();
-  PushInteger(state, static_cast<int64_t>(bytes));
-  return 1;
+  return PushInteger(state, static_cast<int64_t>(bytes));
 }
 
 // Copies in pieces that stay in the cache until their checksum is computed.
@@ -87,37 +85,33 @@ int PackedWrite(lua_State* state) {
     const at::Tensor dense = tensor.cpu().contiguous().resolve_conj().resolve_neg();
     Copy(dense.const_data_ptr(), dense.nbytes(), to, checksum);
   }
-  PushString(state, absl::StrFormat("%08x", checksum.crc32));
-  return 1;
+  return PushString(state, absl::StrFormat("%08x", checksum.crc32));
 }
 
 // slab(bytes) -> shared memory without a name
 int NewSlab(lua_State* state) {
   const int64_t bytes = ReadInteger(state, 1, "slab: bytes");
   if (bytes < 1) throw Error(absl::StrCat("slab: bytes must be at least 1, not ", bytes));
-  PushObject(state, std::make_shared<driver::Slab>(
-                        ValueOrThrow(driver::Slab::Make(static_cast<uint64_t>(bytes)))));
-  return 1;
+  return PushObject(state, std::make_shared<driver::Slab>(
+                               ValueOrThrow(driver::Slab::Make(static_cast<uint64_t>(bytes)))));
 }
 
 int SlabBytes(lua_State* state) {
-  PushInteger(state, static_cast<int64_t>(ReadObject<SharedSlab>(state, 1, "slab")->bytes()));
-  return 1;
+  return PushInteger(state,
+                     static_cast<int64_t>(ReadObject<SharedSlab>(state, 1, "slab")->bytes()));
 }
 
 // slab:path() -> under which files.checksum and safetensors.read of this process find it
 int SlabPath(lua_State* state) {
-  PushString(state, ReadObject<SharedSlab>(state, 1, "slab")->path());
-  return 1;
+  return PushString(state, ReadObject<SharedSlab>(state, 1, "slab")->path());
 }
 
 // slab:tensor() -> its bytes, of uint8
 int SlabTensor(lua_State* state) {
   const SharedSlab slab = ReadObject<SharedSlab>(state, 1, "slab");
-  PushTensor(state,
-             at::from_blob(
+  return PushTensor(
+      state, at::from_blob(
                  slab->data(), {static_cast<int64_t>(slab->bytes())}, [slab](void*) {}, at::kByte));
-  return 1;
 }
 
 // The launcher that started this rank, which the keeper ends with; 0: there is none.
@@ -142,8 +136,7 @@ int Connect(lua_State* state) {
     PushString(state, std::string(client.status().message()));
     return 2;
   }
-  PushObject(state, *std::move(client));
-  return 1;
+  return PushObject(state, *std::move(client));
 }
 
 // name(folder) -> the name of the keepers of the run in this folder; nil if its keep.id cannot be
@@ -151,8 +144,7 @@ int Connect(lua_State* state) {
 int Name(lua_State* state) {
   const std::string name = driver::KeeperName(ReadString(state, 1, "name: folder"));
   if (name.empty()) return 0;
-  PushString(state, name);
-  return 1;
+  return PushString(state, name);
 }
 
 driver::KeeperClient& ReadKeeper(lua_State* state) {
@@ -160,15 +152,11 @@ driver::KeeperClient& ReadKeeper(lua_State* state) {
 }
 
 int Number(lua_State* state) {
-  PushInteger(state, static_cast<int64_t>(ReadKeeper(state).number()));
-  return 1;
+  return PushInteger(state, static_cast<int64_t>(ReadKeeper(state).number()));
 }
 
 // keeper:newest_start() -> the newest start of the run that the keeper knew at `connect`
-int NewestStart(lua_State* state) {
-  PushInteger(state, ReadKeeper(state).newest_start());
-  return 1;
-}
+int NewestStart(lua_State* state) { return PushInteger(state, ReadKeeper(state).newest_start()); }
 
 // keeper:begin(start)
 int Begin(lua_State* state) {
@@ -201,7 +189,7 @@ int Drop(lua_State* state) {
 // keeper:list() -> {{owner =, step =, world =, bytes =, crc32 =, start =}, ...}
 int List(lua_State* state) {
   const std::vector<driver::Snapshot> snapshots = ValueOrThrow(ReadKeeper(state).List());
-  PushArray(state, snapshots, [&](const driver::Snapshot& one) {
+  return PushArray(state, snapshots, [&](const driver::Snapshot& one) {
     lua_newtable(state);
     SetInteger(state, "owner", one.owner);
     SetInteger(state, "step", one.step);
@@ -210,15 +198,13 @@ int List(lua_State* state) {
     SetString(state, "crc32", absl::StrFormat("%08x", one.crc32));
     SetInteger(state, "start", one.start);
   });
-  return 1;
 }
 
 // keeper:get(owner, step) -> slab
 int Get(lua_State* state) {
   const auto owner = static_cast<int>(ReadInteger(state, 2, "get: owner"));
   const int fd = ValueOrThrow(ReadKeeper(state).Get(owner, ReadInteger(state, 3, "get: step")));
-  PushObject(state, std::make_shared<driver::Slab>(ValueOrThrow(driver::Slab::Take(fd))));
-  return 1;
+  return PushObject(state, std::make_shared<driver::Slab>(ValueOrThrow(driver::Slab::Take(fd))));
 }
 
 }  // namespace

@@ -205,9 +205,10 @@ std::string Serialize(lua_State* state, int index, const std::string& caller,
   return std::move(writer).bytes();
 }
 
-void PushSerialized(lua_State* state, const std::string& bytes, const std::string& caller,
-                    const std::vector<at::Tensor>& tensors) {
+int PushSerialized(lua_State* state, const std::string& bytes, const std::string& caller,
+                   const std::vector<at::Tensor>& tensors) {
   Reader(state, bytes, caller, tensors).ReadValue();
+  return 1;
 }
 
 }  // namespace lockstep::lua

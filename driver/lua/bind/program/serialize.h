@@ -22,8 +22,8 @@ std::string Serialize(lua_State* state, int index, const std::string& caller,
 
 // Pushes the value. `bytes` must come from Serialize; otherwise throws Error, which begins with
 // `caller`.
-void PushSerialized(lua_State* state, const std::string& bytes, const std::string& caller,
-                    const std::vector<at::Tensor>& tensors = {});
+int PushSerialized(lua_State* state, const std::string& bytes, const std::string& caller,
+                   const std::vector<at::Tensor>& tensors = {});
 
 }  // namespace lockstep::lua
 

@@ -37,9 +37,9 @@ int Encode(lua_State* state) {
 
 // decode(bytes, {tensor, ...}, caller) -> value
 int Decode(lua_State* state) {
-  PushSerialized(state, ReadString(state, 1, "decode: bytes"),
-                 ReadString(state, 3, "decode: caller"), ReadTensors(state, 2, "decode: tensors"));
-  return 1;
+  return PushSerialized(state, ReadString(state, 1, "decode: bytes"),
+                        ReadString(state, 3, "decode: caller"),
+                        ReadTensors(state, 2, "decode: tensors"));
 }
 
 // bytes_to_tensor(bytes) -> uint8 {n}

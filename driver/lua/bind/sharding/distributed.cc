@@ -37,30 +37,19 @@ using driver::World;
 
 // --- Who -----------------------------------------------------------------------------------------
 
-int Rank(lua_State* state) {
-  PushInteger(state, GetContext(state).world.environment.rank);
-  return 1;
-}
+int Rank(lua_State* state) { return PushInteger(state, GetContext(state).world.environment.rank); }
 
 int WorldSize(lua_State* state) {
-  PushInteger(state, GetContext(state).world.environment.world_size);
-  return 1;
+  return PushInteger(state, GetContext(state).world.environment.world_size);
 }
 
 int LocalRank(lua_State* state) {
-  PushInteger(state, GetContext(state).world.environment.local_rank);
-  return 1;
+  return PushInteger(state, GetContext(state).world.environment.local_rank);
 }
 
-int Backend(lua_State* state) {
-  PushString(state, GetContext(state).world.backend);
-  return 1;
-}
+int Backend(lua_State* state) { return PushString(state, GetContext(state).world.backend); }
 
-int Device(lua_State* state) {
-  PushString(state, GetContext(state).world.device.str());
-  return 1;
-}
+int Device(lua_State* state) { return PushString(state, GetContext(state).world.device.str()); }
 
 // --- Groups --------------------------------------------------------------------------------------
 
@@ -94,24 +83,22 @@ int NewGroup(lua_State* state) {
         "dist.group: rank ", environment.rank, " is not one of {", absl::StrJoin(ranks, ", "),
         "}; only the members of a group make it, the other ranks leave the call out"));
   }
-  PushObject(state, Group{driver::NewGroup(context.world, ranks, context.timeout), ranks});
-  return 1;
+  return PushObject(state, Group{driver::NewGroup(context.world, ranks, context.timeout), ranks});
 }
 
 int GroupRank(lua_State* state) {
-  PushInteger(state, ReadObject<Group>(state, 1, "group:rank: group").process_group->getRank());
-  return 1;
+  return PushInteger(state,
+                     ReadObject<Group>(state, 1, "group:rank: group").process_group->getRank());
 }
 
 int GroupSize(lua_State* state) {
-  PushInteger(state, ReadObject<Group>(state, 1, "group:size: group").process_group->getSize());
-  return 1;
+  return PushInteger(state,
+                     ReadObject<Group>(state, 1, "group:size: group").process_group->getSize());
 }
 
 int GroupRanks(lua_State* state) {
   const Group& group = ReadObject<Group>(state, 1, "group:ranks: group");
-  PushIntegers(state, std::vector<int64_t>(group.ranks.begin(), group.ranks.end()));
-  return 1;
+  return PushIntegers(state, std::vector<int64_t>(group.ranks.begin(), group.ranks.end()));
 }
 
 // --- Collectives ---------------------------------------------------------------------------------
@@ -222,8 +209,7 @@ std::vector<at::Tensor> Gather(const Group& group, const at::Tensor& tensor) {
 int AllGather(lua_State* state) {
   const at::Tensor& tensor = ReadTensor(state, 1, "dist.all_gather: x");
   const Group group = ReadGroup(state, OptionTable(state, 2, "dist.all_gather", {"group"}));
-  PushTensors(state, Gather(group, tensor));
-  return 1;
+  return PushTensors(state, Gather(group, tensor));
 }
 
 int ReduceScatter(lua_State* state) {
@@ -252,8 +238,7 @@ int ReduceScatter(lua_State* state) {
   const driver::ScriptCall script_call;
   group.process_group->reduce_scatter(outputs, inputs, options)->wait();
   if (op == c10d::ReduceOp::AVG) outputs[0].div_(static_cast<int64_t>(size));
-  PushTensor(state, outputs[0]);
-  return 1;
+  return PushTensor(state, outputs[0]);
 }
 
 // --- Send and receive ----------------------------------------------------------------------------
@@ -325,9 +310,9 @@ int AllGatherObject(lua_State* state) {
   sharding::C10dCollective collective(group.process_group, group.ranks);
   const driver::ScriptCall script_call;
   const driver::CollectiveSubject subject("object");
-  PushArray(state, ValueOrThrow(sharding::GatherTexts(collective, bytes)),
-            [&](const std::string& value) { PushSerialized(state, value, "all_gather_object"); });
-  return 1;
+  return PushArray(
+      state, ValueOrThrow(sharding::GatherTexts(collective, bytes)),
+      [&](const std::string& value) { PushSerialized(state, value, "all_gather_object"); });
 }
 
 }  // namespace

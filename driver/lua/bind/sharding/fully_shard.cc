@@ -141,8 +141,7 @@ int NewFullyShard(lua_State* state) {
   made.model = std::make_shared<FullyShard>(ReadUnits(state, 1), buffers,
                                             MakeGroups(context, group.ranks, replicas),
                                             made.control, options);
-  PushObject(state, std::move(made));
-  return 1;
+  return PushObject(state, std::move(made));
 }
 
 FullyShard& ReadModel(lua_State* state) {
@@ -192,19 +191,17 @@ int CallUnit(lua_State* state) {
 
 // --- What the model does besides -----------------------------------------------------------------
 
-void PushNamed(lua_State* state, const std::vector<sharding::NamedTensor>& named) {
+int PushNamed(lua_State* state, const std::vector<sharding::NamedTensor>& named) {
   lua_createtable(state, 0, static_cast<int>(named.size()));
   for (const sharding::NamedTensor& one : named) {
     PushTensor(state, one.tensor);
     lua_setfield(state, -2, one.name.c_str());
   }
+  return 1;
 }
 
 // shards(model) -> {name = tensor}
-int Shards(lua_State* state) {
-  PushNamed(state, ReadModel(state).Shards());
-  return 1;
-}
+int Shards(lua_State* state) { return PushNamed(state, ReadModel(state).Shards()); }
 
 // no_sync(model, fn, ...) -> fn(...)
 int WithoutSync(lua_State* state) {
@@ -240,18 +237,18 @@ int WithAll(lua_State* state) {
 
 // clip_grad_norm(model, max_norm, p) -> the norm before
 int ClipGradNorm(lua_State* state) {
-  PushTensor(state, ReadModel(state).ClipGradNorm(ReadNumber(state, 2, "clip_grad_norm: max_norm"),
+  return PushTensor(state,
+                    ReadModel(state).ClipGradNorm(ReadNumber(state, 2, "clip_grad_norm: max_norm"),
                                                   ReadNumber(state, 3, "clip_grad_norm: p")));
-  return 1;
 }
 
 // gather(model, unit [, pieces]) -> {name = whole tensor}. Collective.
 int GatherWhole(lua_State* state) {
   std::vector<at::Tensor> pieces;
   if (!lua_isnoneornil(state, 3)) pieces = ReadTensors(state, 3, "fully_shard: pieces");
-  PushNamed(state, ReadModel(state).GatherWhole(
+  return PushNamed(state,
+                   ReadModel(state).GatherWhole(
                        static_cast<size_t>(ReadInteger(state, 2, "fully_shard: unit")), pieces));
-  return 1;
 }
 
 // load(model, name, whole [, into])

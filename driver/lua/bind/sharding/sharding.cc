@@ -90,11 +90,10 @@ int NewLoop(lua_State* state) {
   const driver::Context& context = GetContext(state);
   sharding::Collective* const collective = driver::SharedControlCollective(
       context.world, group.ranks, context.timeout, "sharding.lockstep");
-  PushObject<Loop>(state,
-                   std::make_unique<sharding::Lockstep<Batch>>(
-                       collective, [iterator] { return CallForBatch(*iterator, std::nullopt); },
-                       std::move(loop_options)));
-  return 1;
+  return PushObject<Loop>(
+      state, std::make_unique<sharding::Lockstep<Batch>>(
+                 collective, [iterator] { return CallForBatch(*iterator, std::nullopt); },
+                 std::move(loop_options)));
 }
 
 sharding::Lockstep<Batch>& ReadLoop(lua_State* state) {
@@ -115,22 +114,15 @@ int StopLoop(lua_State* state) {
   return 0;
 }
 
-int Steps(lua_State* state) {
-  PushInteger(state, ReadLoop(state).steps());
-  return 1;
-}
+int Steps(lua_State* state) { return PushInteger(state, ReadLoop(state).steps()); }
 
-int Filled(lua_State* state) {
-  PushInteger(state, ReadLoop(state).filled());
-  return 1;
-}
+int Filled(lua_State* state) { return PushInteger(state, ReadLoop(state).filled()); }
 
 // dropped() -> count; nothing where more than 10,000 batches are left. An endless source ends here.
 int Dropped(lua_State* state) {
   const std::optional<int64_t> dropped = ReadLoop(state).CountDropped(10'000);
   if (!dropped.has_value()) return 0;
-  PushInteger(state, *dropped);
-  return 1;
+  return PushInteger(state, *dropped);
 }
 
 // --- data_parallel -------------------------------------------------------------------------------
@@ -167,11 +159,10 @@ int NewReplicas(lua_State* state) {
     options.control = driver::NewComparedCollective(context.world, group.process_group, group.ranks,
                                                     context.timeout, "sharding.data_parallel");
   }
-  PushObject<Replicas>(
+  return PushObject<Replicas>(
       state, std::make_unique<sharding::DataParallel>(ReadNamedTensors(state, 1, "data_parallel"),
                                                       ReadNamedTensors(state, 2, "data_parallel"),
                                                       group.process_group, options));
-  return 1;
 }
 
 sharding::DataParallel& ReadReplicas(lua_State* state) {
@@ -183,9 +174,8 @@ int BeginPass(lua_State* state) {
   sharding::DataParallel& replicas = ReadReplicas(state);
   const driver::CollectiveSubject subject(
       absl::StrCat("pass ", replicas.passes() + 1, " of sharding.data_parallel"));
-  lua_pushboolean(state, replicas.BeginPass(ReadNamedTensors(state, 2, "data_parallel"),
-                                            ReadNamedTensors(state, 3, "data_parallel")));
-  return 1;
+  return PushBoolean(state, replicas.BeginPass(ReadNamedTensors(state, 2, "data_parallel"),
+                                               ReadNamedTensors(state, 3, "data_parallel")));
 }
 
 // before_forward(buffers): {{name, tensor}, ...}
@@ -200,18 +190,16 @@ int CheckBackward(lua_State* state) {
 }
 
 int AfterForward(lua_State* state) {
-  PushTensors(state,
-              ReadReplicas(state).AfterForward(ReadTensors(state, 2, "data_parallel: outputs")));
-  return 1;
+  return PushTensors(
+      state, ReadReplicas(state).AfterForward(ReadTensors(state, 2, "data_parallel: outputs")));
 }
 
 // buckets() -> {{index, ...}, ...}, from 0
 int GetBuckets(lua_State* state) {
   const std::vector<std::vector<size_t>> buckets = ReadReplicas(state).Buckets();
-  PushArray(state, buckets, [&](const std::vector<size_t>& bucket) {
+  return PushArray(state, buckets, [&](const std::vector<size_t>& bucket) {
     PushIntegers(state, std::vector<int64_t>(bucket.begin(), bucket.end()));
   });
-  return 1;
 }
 
 int SetBuckets(lua_State* state) {

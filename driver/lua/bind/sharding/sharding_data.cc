@@ -46,8 +46,7 @@ int NewShard(lua_State* state) {
   options.world = static_cast<int>(table.Integer("world", 1));
   options.seed = static_cast<uint64_t>(table.Integer("seed", 0));
   options.tail = ReadTail(table);
-  PushObject<sharding::Shard>(state, ValueOrThrow(sharding::Shard::Make(options)));
-  return 1;
+  return PushObject<sharding::Shard>(state, ValueOrThrow(sharding::Shard::Make(options)));
 }
 
 sharding::Shard& ReadShard(lua_State* state) {
@@ -58,8 +57,7 @@ sharding::Shard& ReadShard(lua_State* state) {
 int NextIndex(lua_State* state) {
   const std::optional<int64_t> index = ReadShard(state).Next();
   if (!index.has_value()) return 0;
-  PushInteger(state, *index + 1);
-  return 1;
+  return PushInteger(state, *index + 1);
 }
 
 // counts() -> length, taken, padded, dropped
@@ -71,8 +69,8 @@ int ShardCounts(lua_State* state) {
 }
 
 int StartAfter(lua_State* state) {
-  PushInteger(state, ReadShard(state).StartAfter(ReadInteger(state, 2, "sharding.dataset: taken")));
-  return 1;
+  return PushInteger(state,
+                     ReadShard(state).StartAfter(ReadInteger(state, 2, "sharding.dataset: taken")));
 }
 
 // permute(size, seed, epoch, position from 0 to size - 1) -> index from 1
@@ -85,8 +83,7 @@ int Permute(lua_State* state) {
     throw Error(absl::StrCat("permute: position must be from 0 to size - 1 = ", size - 1, ", not ",
                              position));
   }
-  PushInteger(state, sharding::Permutation(size, seed, epoch)(position) + 1);
-  return 1;
+  return PushInteger(state, sharding::Permutation(size, seed, epoch)(position) + 1);
 }
 
 // --- pack ----------------------------------------------------------------------------------------
@@ -99,8 +96,7 @@ int NewPacker(lua_State* state) {
     throw Error(absl::StrCat("sharding.pack: seq_len must be at least 1, not ", options.seq_len));
   options.split = lua_toboolean(state, 2) != 0;
   options.drop_last = lua_toboolean(state, 3) != 0;
-  PushObject<sharding::Packer>(state, sharding::Packer(options));
-  return 1;
+  return PushObject<sharding::Packer>(state, sharding::Packer(options));
 }
 
 sharding::Packer& ReadPacker(lua_State* state) {
@@ -108,38 +104,32 @@ sharding::Packer& ReadPacker(lua_State* state) {
 }
 
 // {sample, begin, end, sample, begin, end, ...}, samples from 1
-void PushChunk(lua_State* state, const sharding::Chunk& chunk) {
+int PushChunk(lua_State* state, const sharding::Chunk& chunk) {
   std::vector<int64_t> numbers;
   for (const sharding::SamplePart& part : chunk)
     numbers.insert(numbers.end(), {part.sample + 1, part.begin, part.end});
-  PushIntegers(state, numbers);
+  return PushIntegers(state, numbers);
 }
 
 // add(tokens) -> array of chunks
 int AddSample(lua_State* state) {
   const std::vector<sharding::Chunk> chunks =
       ReadPacker(state).Add(ReadInteger(state, 2, "sharding.pack: tokens"));
-  PushArray(state, chunks, [&](const sharding::Chunk& chunk) { PushChunk(state, chunk); });
-  return 1;
+  return PushArray(state, chunks, [&](const sharding::Chunk& chunk) { PushChunk(state, chunk); });
 }
 
 // finish() -> chunk or nothing
 int FinishPacking(lua_State* state) {
   const std::optional<sharding::Chunk> chunk = ReadPacker(state).Finish();
   if (!chunk.has_value()) return 0;
-  PushChunk(state, *chunk);
-  return 1;
+  return PushChunk(state, *chunk);
 }
 
 // waiting() -> the pieces of the chunk that is not full
-int WaitingPieces(lua_State* state) {
-  PushChunk(state, ReadPacker(state).waiting());
-  return 1;
-}
+int WaitingPieces(lua_State* state) { return PushChunk(state, ReadPacker(state).waiting()); }
 
 int DroppedTokens(lua_State* state) {
-  PushInteger(state, ReadPacker(state).dropped_tokens());
-  return 1;
+  return PushInteger(state, ReadPacker(state).dropped_tokens());
 }
 
 }  // namespace

@@ -57,10 +57,9 @@ int AllReduce(lua_State* state) {
       ReadGroup(state, OptionTable(state, 3, "dist.functional.all_reduce", {"group"}));
   CheckReducible(x, "dist.functional.all_reduce");
   const FunctionalCall call(x);
-  PushTensor(state, functional::AllReduce(
-                        x, group.process_group,
-                        op == "avg" ? functional::Reduction::kMean : functional::Reduction::kSum));
-  return 1;
+  return PushTensor(state, functional::AllReduce(x, group.process_group,
+                                                 op == "avg" ? functional::Reduction::kMean
+                                                             : functional::Reduction::kSum));
 }
 
 int AllGather(lua_State* state) {
@@ -68,8 +67,8 @@ int AllGather(lua_State* state) {
   const OptionTable options(state, 2, "dist.functional.all_gather", {"dim", "group"});
   const Group group = ReadGroup(state, options);
   const FunctionalCall call(x);
-  PushTensor(state, functional::AllGather(x, options.Integer("dim", 0), group.process_group));
-  return 1;
+  return PushTensor(state,
+                    functional::AllGather(x, options.Integer("dim", 0), group.process_group));
 }
 
 int ReduceScatter(lua_State* state) {
@@ -78,8 +77,8 @@ int ReduceScatter(lua_State* state) {
   const Group group = ReadGroup(state, options);
   CheckReducible(x, "dist.functional.reduce_scatter");
   const FunctionalCall call(x);
-  PushTensor(state, functional::ReduceScatter(x, options.Integer("dim", 0), group.process_group));
-  return 1;
+  return PushTensor(state,
+                    functional::ReduceScatter(x, options.Integer("dim", 0), group.process_group));
 }
 
 // Counts of rows for each rank, or from each.
@@ -119,15 +118,13 @@ int AllToAll(lua_State* state) {
   const OptionTable options(state, 2, "dist.functional.all_to_all",
                             {"split_dim", "concat_dim", "sent", "received", "group"});
   if (options.Has("sent") || options.Has("received")) {
-    PushTensor(state, AllToAllRows(state, x, options));
-    return 1;
+    return PushTensor(state, AllToAllRows(state, x, options));
   }
   const Group group = ReadGroup(state, options);
   const int64_t split_dim = ReadDim(state, options, "split_dim");
   const int64_t concat_dim = ReadDim(state, options, "concat_dim");
   const FunctionalCall call(x);
-  PushTensor(state, functional::AllToAll(x, split_dim, concat_dim, group.process_group));
-  return 1;
+  return PushTensor(state, functional::AllToAll(x, split_dim, concat_dim, group.process_group));
 }
 
 int Broadcast(lua_State* state) {
@@ -137,8 +134,7 @@ int Broadcast(lua_State* state) {
       ReadGroup(state, OptionTable(state, 3, "dist.functional.broadcast", {"group"}));
   const int position = PositionOf(group, source, "dist.functional.broadcast: src");
   const FunctionalCall call(x);
-  PushTensor(state, functional::Broadcast(x, position, group.process_group));
-  return 1;
+  return PushTensor(state, functional::Broadcast(x, position, group.process_group));
 }
 
 }  // namespace

@@ -44,9 +44,9 @@ int NewGuard(lua_State* state) {
   const driver::Context& context = GetContext(state);
   const double timeout_s =
       table.Number("timeout_s", std::chrono::duration<double>(context.timeout).count());
-  PushObject<GuardPointer>(state, std::make_unique<driver::RankGuard>(
-                                      context.world, ReadGroup(state, table).ranks, timeout_s));
-  return 1;
+  return PushObject<GuardPointer>(
+      state,
+      std::make_unique<driver::RankGuard>(context.world, ReadGroup(state, table).ranks, timeout_s));
 }
 
 // check(label, fingerprint): texts
@@ -74,15 +74,11 @@ int NewGathering(lua_State* state) {
     gathering.collective =
         driver::NewComparedCollective(context.world, ranks, context.timeout, purpose);
   }
-  PushObject(state, std::move(gathering));
-  return 1;
+  return PushObject(state, std::move(gathering));
 }
 
 // num_calls() -> how many calls this rank has begun or refused; see NumScriptCalls.
-int NumCalls(lua_State* state) {
-  PushInteger(state, driver::NumScriptCalls());
-  return 1;
-}
+int NumCalls(lua_State* state) { return PushInteger(state, driver::NumScriptCalls()); }
 
 // refuse_call(reason, options?): counts a call that this rank has refused to make, in the group of
 // the options.
@@ -105,8 +101,7 @@ int Gather(lua_State* state) {
     texts = kFlags ? collective->StartAllGather(text)->Wait()
                    : sharding::GatherTexts(*collective, text);
   }
-  PushStrings(state, ValueOrThrow(std::move(texts)));
-  return 1;
+  return PushStrings(state, ValueOrThrow(std::move(texts)));
 }
 
 }  // namespace

@@ -32,18 +32,17 @@ int NewLink(lua_State* state) {
                              "not one of ", group.ranks.size()));
   }
   const int other = 1 - own;
-  PushObject(state, std::make_unique<sharding::Link>(group.process_group, other,
+  return PushObject(state,
+                    std::make_unique<sharding::Link>(group.process_group, other,
                                                      group.ranks[static_cast<size_t>(other)]));
-  return 1;
 }
 
 // link:start(sends, receives, subject) -> a batch
 int Start(lua_State* state) {
   sharding::Link& link = *ReadObject<LinkPointer>(state, 1, "sharding: link");
   const driver::CollectiveSubject subject(ReadString(state, 4, "sharding: subject"));
-  PushObject(state, link.Start(ReadTensors(state, 2, "sharding: tensors to send"),
-                               ReadTensors(state, 3, "sharding: tensors to receive")));
-  return 1;
+  return PushObject(state, link.Start(ReadTensors(state, 2, "sharding: tensors to send"),
+                                      ReadTensors(state, 3, "sharding: tensors to receive")));
 }
 
 // batch:wait()

@@ -1,4 +1,5 @@
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,29 +33,36 @@ inline constexpr const char* kObjectName<sharding::Exchange> = "exchange";
 
 namespace {
 
+// Makes the call the script's, which is compared with those of the other ranks first. Does nothing
+// for an empty subject.
+class OfScript {
+ public:
+  explicit OfScript(const std::string& subject) {
+    if (subject.empty()) return;
+    call_.emplace();
+    subject_.emplace(subject);
+  }
+
+ private:
+  std::optional<driver::ScriptCall> call_;
+  std::optional<driver::CollectiveSubject> subject_;
+};
+
 // --- shift ---------------------------------------------------------------------------------------
 
 // shift(x, sizes, {group=, subject=}): a shift that is under way. With `subject` the call is the
-// script's, and is compared with those of the other ranks first.
+// script's.
 int NewShift(lua_State* state) {
   const at::Tensor& x = ReadTensor(state, 1, "shift: x");
   const std::vector<int64_t> sizes = ReadIntegers(state, 2, "shift: sizes");
   const OptionTable options(state, 3, "shift", {"group", "subject"});
   const Group group = ReadGroup(state, options);
-  const std::string subject = options.String("subject", "");
-  if (subject.empty()) {
-    PushObject(state, sharding::Shift(x, sizes, group.process_group));
-    return 1;
-  }
-  const driver::ScriptCall script_call;
-  const driver::CollectiveSubject named(subject);
-  PushObject(state, sharding::Shift(x, sizes, group.process_group));
-  return 1;
+  const OfScript of_script(options.String("subject", ""));
+  return PushObject(state, sharding::Shift(x, sizes, group.process_group));
 }
 
 int WaitForShift(lua_State* state) {
-  PushTensor(state, ReadObject<sharding::Shift>(state, 1, "wait: the shift").Wait());
-  return 1;
+  return PushTensor(state, ReadObject<sharding::Shift>(state, 1, "wait: the shift").Wait());
 }
 
 // --- exchange ------------------------------------------------------------------------------------
@@ -67,20 +75,12 @@ int NewExchange(lua_State* state) {
   const std::vector<int64_t> takes = ReadIntegers(state, 3, "exchange: takes");
   const OptionTable options(state, 4, "exchange", {"group", "subject"});
   const Group group = ReadGroup(state, options);
-  const std::string subject = options.String("subject", "");
-  if (subject.empty()) {
-    PushObject(state, sharding::Exchange(x, gives, takes, group.process_group));
-    return 1;
-  }
-  const driver::ScriptCall script_call;
-  const driver::CollectiveSubject named(subject);
-  PushObject(state, sharding::Exchange(x, gives, takes, group.process_group));
-  return 1;
+  const OfScript of_script(options.String("subject", ""));
+  return PushObject(state, sharding::Exchange(x, gives, takes, group.process_group));
 }
 
 int WaitForExchange(lua_State* state) {
-  PushTensor(state, ReadObject<sharding::Exchange>(state, 1, "wait: the exchange").Wait());
-  return 1;
+  return PushTensor(state, ReadObject<sharding::Exchange>(state, 1, "wait: the exchange").Wait());
 }
 
 // --- node ----------------------------------------------------------------------------------------

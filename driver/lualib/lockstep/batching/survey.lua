@@ -230,10 +230,9 @@ function M.survey(opts)
     return listing
   end)
   log.list(("with seq_len = %d these samples are not learnt as a whole"):format(o.seq_len), all.remarks, "survey.txt")
-  if found.loss_tokens == 0 then
-    core.raise(("%s: no token of %d samples has a loss with seq_len = %d; has any an assistant's message?"):format(NAME,
-      found.samples, o.seq_len))
-  end
+  plain.check(found.loss_tokens ~= 0,
+    "%s: no token of %d samples has a loss with seq_len = %d; has any an assistant's message?", NAME, found.samples,
+    o.seq_len)
   return found
 end
 

@@ -300,10 +300,9 @@ end
 ---@return {size: integer, seed: integer, shuffle: boolean, position: integer, done: integer[], ranks: table?,
 --- skipped: integer[]?}
 function Loader:state_dict()
-  if self.reader then
-    core.raise(("loader:state_dict: %s reads this loader ahead of the training, and its state has the loader's; "
-      .. "register it alone, as in run:state { pack = pack }"):format(self.reader))
-  end
+  plain.check(not self.reader,
+    "loader:state_dict: %s reads this loader ahead of the training, and its state has the loader's; register it "
+    .. "alone, as in run:state { pack = pack }", self.reader)
   local state = self:state_after(taken_by_rank(self))
   -- At an uneven end one rank has taken more than another, and every rank all that it gets.
   if self.ended and self.on_error == "error" then state.position, state.done = self.total, {} end
@@ -318,7 +317,7 @@ end
 local function check_state(state)
   local function refuse(key, expected, value)
     core.raise(("loader:load_state_dict: %s of the state must be %s, not %s"):format(key, expected,
-      type(value) == "number" and tostring(value) or "a " .. type(value)))
+      plain.shown(value, "number")))
   end
   for _, key in ipairs { "size", "seed", "position" } do
     if not is_position(state[key]) then refuse(key, "a whole number of at least 0", state[key]) end
@@ -380,8 +379,7 @@ end
 local function check_whole(name, value, least, most)
   if not plain.is_whole(value, least) or value > (most or 2 ^ 53) then
     local range = most and ("from %d to %d"):format(least, most) or ("of at least %d"):format(least)
-    core.raise(("data.loader: %s must be a whole number %s, not %s"):format(name, range,
-      type(value) == "number" and tostring(value) or "a " .. type(value)))
+    core.raise(("data.loader: %s must be a whole number %s, not %s"):format(name, range, plain.shown(value, "number")))
   end
 end
 
@@ -399,10 +397,9 @@ local function check(o)
   plain.check(o.rank < o.world, "data.loader: rank must be from 0 to world - 1 = %d, not %d", o.world - 1, o.rank)
   plain.check(o.on_error == "error" or o.on_error == "skip",
     'data.loader: on_error must be "error" or "skip", not "%s"', o.on_error)
-  if o.device ~= nil and o.device ~= "cpu" and not tostring(o.device):find "^cuda:?%d*$" then
-    core.raise(('data.loader: device must be "cuda", "cuda:" and a number, or "cpu", as dist.device() returns it, '
-      .. "not %s"):format(type(o.device) == "string" and '"' .. o.device .. '"' or "a " .. type(o.device)))
-  end
+  plain.check(o.device == nil or o.device == "cpu" or tostring(o.device):find "^cuda:?%d*$",
+    'data.loader: device must be "cuda", "cuda:" and a number, or "cpu", as dist.device() returns it, not %s',
+    plain.shown(o.device, "string"))
   if o.drop_last and o.pad then core.raise("data.loader: drop_last and pad exclude each other") end
   if #o.source == 0 then core.raise("data.loader: the source has no samples") end
   local is_function = type(o.map) == "function"

@@ -47,7 +47,7 @@ local function read_index(path, caller)
   for name, shard in pairs(map) do
     if type(name) ~= "string" or type(shard) ~= "string" or shard:find("/") or shard == "" then
       core.raise(('%s: %s: weight_map of "%s": expected the name of a file in the same folder, got %s')
-        :format(caller, path, tostring(name), type(shard) == "string" and '"' .. shard .. '"' or "a " .. type(shard)))
+        :format(caller, path, tostring(name), plain.shown(shard, "string")))
     end
   end
   return map

@@ -208,7 +208,7 @@ function M.split(source, opts)
   local o = options.read("data.split", opts, { held_out = options.required, seed = 0, groups = options.optional })
   local size, count = #source, o.held_out
   if type(count) == "number" and count > 0 and count < 1 then count = math.max(1, math.floor(count * size + 0.5)) end
-  plain.check(type(count) == "number" and count >= 0 and count % 1 == 0 and count < size, "data.split: held_out must "
+  plain.check(plain.is_whole(count, 0) and count < size, "data.split: held_out must "
     .. "be a share below 1, or a number of samples below the %d there are; got %s; 0 holds none out", size, o.held_out)
   local order
   if o.groups ~= nil then order, count = in_groups(size, o, count) end

@@ -252,10 +252,9 @@ function M.find_targets(caller, model, targets, saved)
   end
   plain.check(targets ~= "all-linear" or #found ~= 0, "%s: the model has no linear layer below its head", caller)
   for _, one in ipairs(found) do
-    if is_head(one.name) then
-      core.raise(string.format('%s: targets: "%s" is the head, whose weight the loss reads without calling the layer, '
-        .. 'so that an adapter would take no part; list "lm_head" in modules_to_save', caller, one.name))
-    end
+    plain.check(not is_head(one.name),
+      '%s: targets: "%s" is the head, whose weight the loss reads without calling the layer, so that an adapter would '
+      .. 'take no part; list "lm_head" in modules_to_save', caller, one.name)
   end
   return found
 end

@@ -14,7 +14,7 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
-local function fail(message, ...) core.raise("models: " .. message:format(...)) end
+local check, fail = plain.checks "models: "
 
 --- The architectures that have such a class in transformers.
 local FAMILIES = { "DeepseekV3", "GptOss", "Llama", "Ministral", "Mistral", "Mixtral", "Olmo2", "Olmo3", "Phi3",
@@ -94,9 +94,8 @@ end
 function Classifier:scores(batch)
   local current = chunks.current()
   if not (current and current.table) then chunks.refuse("models: scores", "give whole sequences") end
-  if batch.shares then
-    fail("scores are of whole sequences, and this batch has shares of samples; prepare it without split")
-  end
+  check(not batch.shares,
+    "scores are of whole sequences, and this batch has shares of samples; prepare it without split")
   local hidden = self:hidden(batch)
   local last, sum = {}, 0
   for i, length in ipairs(batch.seq_lens or { batch.input_ids:size(0) }) do
@@ -114,9 +113,8 @@ end
 ---@return torch.Tensor
 function Classifier:forward(batch, what)
   if what == "hidden" then return self:hidden(batch) end
-  if what ~= nil and what ~= "logits" and what ~= "scores" then
-    fail('%s scores sequences: forward returns "scores" or "hidden", not "%s"', self.class_name, tostring(what))
-  end
+  check(what == nil or what == "logits" or what == "scores",
+    '%s scores sequences: forward returns "scores" or "hidden", not "%s"', self.class_name, tostring(what))
   return self:scores(batch)
 end
 
@@ -156,9 +154,8 @@ end
 ---@param num_labels any
 ---@return table<string, any>?
 function M.changes(raw, num_labels)
-  if not plain.is_whole(num_labels, 1) then
-    core.raise("models.load: num_labels must be a whole number of at least 1, got " .. tostring(num_labels))
-  end
+  plain.check(plain.is_whole(num_labels, 1), "models.load: num_labels must be a whole number of at least 1, got %s",
+    tostring(num_labels))
   local architecture = type(raw.architectures) == "table" and raw.architectures[1] or nil
   if M.base_of(architecture) then
     local count = M.count_labels(raw)

@@ -14,7 +14,7 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
-local function fail(message, ...) core.raise("models: " .. message:format(...)) end
+local check, fail = plain.checks "models: "
 
 --- Keys that leave logits and gradients as they are: names, ids of special tokens, settings of generation and of
 --- transformers itself.
@@ -135,13 +135,11 @@ function M.rope(raw, default_theta, is_partial)
   result.rope_theta = result.rope_theta or get(raw, "rope_theta") or default_theta or 10000
   for _, key in ipairs { "rope_theta", "factor" } do
     local value = result[key]
-    if value ~= nil and not (type(value) == "number" and value > 0 and value < math.huge) then
-      fail("%s of the config must be a number above 0, got %s", key, show(value))
-    end
+    check(value == nil or type(value) == "number" and value > 0 and value < math.huge,
+      "%s of the config must be a number above 0, got %s", key, show(value))
   end
-  if (result.partial_rotary_factor or 1) ~= 1 and not is_partial then
-    fail("rope_parameters.partial_rotary_factor is %s; only 1 is supported", tostring(result.partial_rotary_factor))
-  end
+  check((result.partial_rotary_factor or 1) == 1 or is_partial,
+    "rope_parameters.partial_rotary_factor is %s; only 1 is supported", tostring(result.partial_rotary_factor))
   if not is_partial then result.partial_rotary_factor = nil end
   local longest = get(raw, "max_position_embeddings")
   if result.rope_type == "dynamic" then result.max_position_embeddings = longest end
@@ -173,9 +171,8 @@ end
 ---@param key string
 ---@param value any
 function M.check_whole(architecture, key, value)
-  if not plain.is_whole(value, 1) then
-    fail('%s: "%s" must be a whole number of at least 1, got %s', architecture, key, show(value))
-  end
+  check(plain.is_whole(value, 1), '%s: "%s" must be a whole number of at least 1, got %s', architecture, key,
+    show(value))
 end
 
 -- The keys over which an architecture loops as it is built. No model comes near the limit; a damaged config would
@@ -186,9 +183,8 @@ local MOST = 10000
 local function check_counts(architecture, raw)
   for _, key in ipairs(COUNTS) do
     local value = get(raw, key)
-    if type(value) == "number" and not (value <= MOST) then
-      fail('%s: "%s" is %s; expected at most %d', architecture, key, show(value), MOST)
-    end
+    check(type(value) ~= "number" or value <= MOST, '%s: "%s" is %s; expected at most %d', architecture, key,
+      show(value), MOST)
   end
 end
 
@@ -213,9 +209,7 @@ end
 local function check_type(architecture, key, value, default)
   if default == options.optional then return end
   if default == options.required then return M.check_whole(architecture, key, value) end
-  if type(value) ~= type(default) then
-    fail('%s: "%s" must be a %s, got %s', architecture, key, type(default), show(value))
-  end
+  check(type(value) == type(default), '%s: "%s" must be a %s, got %s', architecture, key, type(default), show(value))
 end
 
 --- Returns the option `ignore` as a list of keys: one is given, or a string in which commas split them.
@@ -227,9 +221,7 @@ function M.ignored(ignore)
     for key in ignore:gmatch "[^,%s]+" do keys[#keys + 1] = key end
     return keys
   end
-  if ignore ~= nil and type(ignore) ~= "table" then
-    fail("ignore must be an array of the config's keys, got %s", show(ignore))
-  end
+  check(ignore == nil or type(ignore) == "table", "ignore must be an array of the config's keys, got %s", show(ignore))
   return ignore or {}
 end
 
@@ -302,17 +294,15 @@ end
 ---@param c table<string, any>
 ---@return (integer|false)[]
 function M.windows(c)
-  if c.layer_types ~= nil and type(c.layer_types) ~= "table" then
-    fail("layer_types must be an array of names, got %s", show(c.layer_types))
-  end
+  check(c.layer_types == nil or type(c.layer_types) == "table", "layer_types must be an array of names, got %s",
+    show(c.layer_types))
   local windows = {}
   for i = 1, c.num_hidden_layers do
     local slides = c.use_sliding_window and c.sliding_window and i > c.max_window_layers
     if c.layer_types then
       local kind = c.layer_types[i]
-      if kind ~= "full_attention" and kind ~= "sliding_attention" then
-        fail('layer_types[%d] is %s (known: "full_attention", "sliding_attention")', i - 1, tostring(kind))
-      end
+      check(kind == "full_attention" or kind == "sliding_attention",
+        'layer_types[%d] is %s (known: "full_attention", "sliding_attention")', i - 1, tostring(kind))
       slides = kind == "sliding_attention" and c.use_sliding_window
     end
     windows[i] = slides and c.sliding_window or false

@@ -10,7 +10,6 @@
 
 local checkpoint = require "lockstep.checkpoint"
 local config = require "lockstep.models.config"
-local core = require "lockstep.core"
 local generation = require "lockstep.models.generation"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
@@ -23,8 +22,7 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
-local function fail(message, ...) core.raise("models: " .. message:format(...)) end
-local function check(holds, message, ...) if not holds then fail(message, ...) end end
+local check, fail = plain.checks "models: "
 
 -- Layers --------------------------------------------------------------------------------------------------
 

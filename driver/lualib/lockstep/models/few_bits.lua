@@ -31,9 +31,8 @@ end
 local function chosen_option(o, packed)
   for _, name in ipairs { "load_in_4bit", "load_in_8bit" } do
     local given = o[name]
-    if given ~= nil and type(given) ~= "table" and type(given) ~= "boolean" then
-      core.raise(("models.load: %s must be true, false or a table of options, not a %s"):format(name, type(given)))
-    end
+    plain.check(given == nil or type(given) == "table" or type(given) == "boolean",
+      "models.load: %s must be true, false or a table of options, not a %s", name, type(given))
   end
   plain.check(not (o.load_in_4bit and o.load_in_8bit), "models.load: give load_in_4bit or load_in_8bit, not both")
   if o.load_in_4bit then return "load_in_4bit" end

@@ -1,7 +1,6 @@
 --- Text from a model: prompts in, new ids out, with a cache of keys and values.
 
 local chunks = require "lockstep.nn.chunks"
-local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
@@ -12,7 +11,7 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
-local function fail(message, ...) core.raise("models.generate: " .. message:format(...)) end
+local check, fail = plain.checks "models.generate: "
 
 local function check_positions(positions, index, tokens)
   if not torch.is_tensor(positions) or positions:is_floating_point() or positions:dim() < 1 or positions:dim() > 2
@@ -73,7 +72,7 @@ end
 --- Raises unless these are ids of the vocabulary.
 local function check_ids(name, ids, vocab_size)
   for key in pairs(ids) do
-    if type(key) ~= "number" or key % 1 ~= 0 or key < 1 or key > #ids then
+    if not plain.is_whole(key, 1) or key > #ids then
       fail("%s must be an array of ids, got the key %s", name, tostring(key))
     end
   end
@@ -111,14 +110,11 @@ end
 --- Raises unless each prompt has a number.
 local function check_numbers(numbers, num_prompts)
   if numbers == nil then return end
-  if type(numbers) ~= "table" or #numbers ~= num_prompts then
-    fail("numbers must be an array of one for each of %d prompts, got %s", num_prompts,
-      type(numbers) == "table" and #numbers or "a " .. type(numbers))
-  end
+  check(type(numbers) == "table" and #numbers == num_prompts,
+    "numbers must be an array of one for each of %d prompts, got %s", num_prompts,
+    type(numbers) == "table" and #numbers or "a " .. type(numbers))
   for _, number in ipairs(numbers) do
-    if not plain.is_whole(number, 1) then
-      fail("numbers must be whole and at least 1, got %s", tostring(number))
-    end
+    check(plain.is_whole(number, 1), "numbers must be whole and at least 1, got %s", tostring(number))
   end
 end
 
@@ -133,9 +129,7 @@ local function limits_of(given, num_prompts)
     fail("max_new_tokens must be a number, or one for each of %d prompts, got %d", num_prompts, #limits)
   end
   for _, limit in ipairs(limits) do
-    if not plain.is_whole(limit, 1) then
-      fail("max_new_tokens must be a whole number of at least 1, got %s", tostring(limit))
-    end
+    check(plain.is_whole(limit, 1), "max_new_tokens must be a whole number of at least 1, got %s", tostring(limit))
   end
   return limits
 end
@@ -153,12 +147,9 @@ function M.generate(model, prompts, opts)
     suppress = {}, begin_suppress = {}, forced_begin = options.optional, forced_end = options.optional,
     repetition_penalty = 1 })
   chunks.refuse("models.generate", "call it outside, on whole prompts")
-  if o.max_batch_size ~= nil and not plain.is_whole(o.max_batch_size, 1) then
-    fail("max_batch_size must be a whole number of at least 1, got %s", tostring(o.max_batch_size))
-  end
-  if o.on_token ~= nil and type(o.on_token) ~= "function" then
-    fail("on_token must be a function, got a %s", type(o.on_token))
-  end
+  check(o.max_batch_size == nil or plain.is_whole(o.max_batch_size, 1),
+    "max_batch_size must be a whole number of at least 1, got %s", tostring(o.max_batch_size))
+  check(o.on_token == nil or type(o.on_token) == "function", "on_token must be a function, got a %s", type(o.on_token))
   if type(prompts) ~= "table" or #prompts == 0 then fail("prompts must be an array of at least one prompt") end
   if type(prompts[1]) == "number" then fail("prompts must be an array of arrays of ids, got one array of ids") end
   o.max_new_tokens, o.stop = limits_of(o.max_new_tokens, #prompts), stop_ids(model, o.stop)

@@ -1,14 +1,13 @@
 --- Joins the parts of a model that ranks have loaded by themselves, for models.save.
 
 local agreement = require "lockstep.state.agreement"
-local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
 
-local function fail(message, ...) core.raise("models.save: " .. message:format(...)) end
+local check, fail = plain.checks "models.save: "
 
 --- Returns the first rank of each part by its name; nil if all ranks have a whole model. Raises the same error on every
 --- rank if a part is missing. Collective.
@@ -25,9 +24,8 @@ local function find_holders(own)
   if not some then return nil end
   if whole then fail("rank %d gives a whole model, and rank %d a part of one", whole, some) end
   for _, part in ipairs(own[1].parts) do
-    if not holders[part] then
-      fail('no rank gives the part "%s", so the folder would not be whole; every rank gives its parts', part)
-    end
+    check(holders[part], 'no rank gives the part "%s", so the folder would not be whole; every rank gives its parts',
+      part)
   end
   return holders
 end

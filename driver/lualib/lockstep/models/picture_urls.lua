@@ -36,9 +36,8 @@ end
 --- Returns the picture of a part: the bytes of its file, which are sent as they are.
 local function url_of(part, folder, place)
   local given = pictures.source(NAME, part, folder, place)
-  if torch.is_tensor(given) then
-    core.raise(('%s: %s is a tensor; servers are given files: {type = "image", path = "cat.png"}'):format(NAME, place))
-  end
+  plain.check(not torch.is_tensor(given),
+    '%s: %s is a tensor; servers are given files: {type = "image", path = "cat.png"}', NAME, place)
   local bytes = core_images.is_image(given) and given or plain.read_file(given)
   if not bytes or not core_images.is_image(bytes) then
     core.raise(("%s: %s: %s"):format(NAME, place, not bytes and "there is no file " .. given

@@ -1,7 +1,7 @@
 --- Changes logits before a token is drawn from them, as transformers' logits processors do, in their order: the
 --- repetition penalty (arXiv 1909.05858), forced ids, suppressed ids.
 
-local core = require "lockstep.core"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -50,9 +50,8 @@ end
 --- Raises unless the penalty is a number above 0.
 ---@param o models.ProcessorOptions
 function M.check(o)
-  if not (o.repetition_penalty > 0 and o.repetition_penalty < math.huge) then
-    core.raise(("models.generate: repetition_penalty must be a number above 0, got %s"):format(o.repetition_penalty))
-  end
+  plain.check(o.repetition_penalty > 0 and o.repetition_penalty < math.huge,
+    "models.generate: repetition_penalty must be a number above 0, got %s", o.repetition_penalty)
 end
 
 --- Returns a function that changes logits [rows, vocabulary], and returns them. Row i is of sequence number

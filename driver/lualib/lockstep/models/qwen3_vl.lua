@@ -1,10 +1,10 @@
 --- Qwen3-VL (arXiv 2511.21631): Qwen3 with a vision tower. Tokens of several layers of the tower are added to those
 --- of the first layers of the text model (DeepStack, arXiv 2406.04334).
 
-local core = require "lockstep.core"
 local decoder = require "lockstep.models.decoder"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 local vision = require "lockstep.models.vision"
 local vision_language = require "lockstep.models.vision_language"
@@ -49,10 +49,9 @@ function Tower:init(raw, text_hidden)
     "gelu_pytorch_tanh")
   self.settings = c
   c.side = math.floor(math.sqrt(c.num_position_embeddings))
-  if c.out_hidden_size ~= text_hidden or c.side ^ 2 ~= c.num_position_embeddings then
-    core.raise(string.format("models: Qwen3VL: vision_config: out_hidden_size %d must be the text's hidden_size %d, "
-      .. "and num_position_embeddings %d a square", c.out_hidden_size, text_hidden, c.num_position_embeddings))
-  end
+  plain.check(c.out_hidden_size == text_hidden and c.side ^ 2 == c.num_position_embeddings,
+    "models: Qwen3VL: vision_config: out_hidden_size %d must be the text's hidden_size %d, and "
+    .. "num_position_embeddings %d a square", c.out_hidden_size, text_hidden, c.num_position_embeddings)
   self.patch_embed = vision.PatchEmbed(c, true)
   self.pos_embed = nn.Embedding(c.num_position_embeddings, c.hidden_size)
   self.blocks = nn.ModuleList()

@@ -273,10 +273,8 @@ function M.save(given, path, o)
   schedule_free.around(params, function()
     local state = model_parts.join(own, disk_state)
     for name in pairs(state) do
-      if name:find("%.lora_%w+") then
-        core.raise(('models.save: the model has adapters ("%s"); call lora.merge before, or save them with lora.save')
-          :format(name))
-      end
+      plain.check(not name:find("%.lora_%w+"),
+        'models.save: the model has adapters ("%s"); call lora.merge before, or save them with lora.save', name)
     end
     agreement.together("models.save", function()
       if dist.rank() == 0 then write(model, state, path, o) end

@@ -34,7 +34,7 @@ M.wait_s = 30
 local Server = {}
 Server.__index = Server
 
-local function fail(message, ...) core.raise(NAME .. ": " .. message:format(...)) end
+local check, fail = plain.checks(NAME .. ": ")
 
 --- Calls fn() on all ranks. Where it fails on one, every rank raises that error, which names the rank itself.
 local function together(fn)
@@ -197,10 +197,8 @@ local function conversation_of(problem, i)
     fail("prompt %d has pictures and tools; a server answers a single turn about pictures, so leave the task's tools "
       .. "out, or sample without a server", i)
   end
-  if not problem or type(problem.messages) ~= "table" then
-    fail("prompt %d has pictures, but its problem has no messages with them; servers are sent files, not pixel values",
-      i)
-  end
+  check(problem and type(problem.messages) == "table",
+    "prompt %d has pictures, but its problem has no messages with them; servers are sent files, not pixel values", i)
   local o, variables = problem.options or {}, nil
   for name, value in pairs(o) do
     if not NO_VARIABLES[name] then variables = plain.copy(variables or {}, { [name] = value }) end

@@ -14,8 +14,7 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
-local function fail(message, ...) core.raise("models: " .. message:format(...)) end
-local function check(holds, message, ...) if not holds then fail(message, ...) end end
+local check, fail = plain.checks "models: "
 
 --- Keys of config.json beside those of the text model.
 local OWN = { image_token_id = options.required, video_token_id = options.required, text_config = options.optional,

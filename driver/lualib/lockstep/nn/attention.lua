@@ -9,7 +9,6 @@
 
 local blocks = require "lockstep.nn.blocks"
 local chunks = require "lockstep.nn.chunks"
-local core = require "lockstep.core"
 local fused = require "lockstep.nn.fused"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
@@ -19,7 +18,7 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
-local function fail(message, ...) core.raise("nn.attention: " .. message:format(...)) end
+local check, fail = plain.checks "nn.attention: "
 
 local function check_tensors(q, k, v)
   for name, x in pairs { q = q or false, k = k or false, v = v or false } do
@@ -39,7 +38,7 @@ local function check_lengths(seq_lens, tokens)
   if type(seq_lens) ~= "table" then fail("seq_lens must be an array of lengths, got a %s", type(seq_lens)) end
   local total = 0
   for i, length in ipairs(seq_lens) do
-    if type(length) ~= "number" or length < 1 or length % 1 ~= 0 then
+    if not plain.is_whole(length, 1) then
       fail("seq_lens[%d] must be a whole number of at least 1, got %s", i, tostring(length))
     end
     total = total + length
@@ -175,16 +174,14 @@ function M.attention(q, k, v, opts)
   local tokens = current and chunks.whole(current, q:size(0)) or q:size(0)
   o.seq_lens = o.seq_lens or M.of_one_sequence(tokens)
   check_lengths(o.seq_lens, tokens)
-  if o.window ~= nil and (type(o.window) ~= "number" or o.window < 1 or o.window % 1 ~= 0) then
-    fail("window must be a whole number of at least 1, got %s", tostring(o.window))
-  end
+  check(o.window == nil or plain.is_whole(o.window, 1), "window must be a whole number of at least 1, got %s",
+    tostring(o.window))
   if o.sinks ~= nil then check_sinks(o.sinks, q) end
   if o.shares ~= nil then return with_shares(o, q, k, v) end
   if o.blocks ~= nil then
     local is_right = torch.is_tensor(o.blocks) and o.blocks:dim() == 1 and o.blocks:size(0) == tokens
-    if not is_right or not o.causal or o.sinks ~= nil then
-      fail("blocks must be a tensor [T] of %d whole numbers; attention is causal, and without sinks, then", tokens)
-    end
+    check(is_right and o.causal and o.sinks == nil,
+      "blocks must be a tensor [T] of %d whole numbers; attention is causal, and without sinks, then", tokens)
     if current and current.size > 1 and (current.form == "ring" or q:size(1) % current.size ~= 0) then
       fail("attention with blocks needs whole sequences: all-to-all over heads, which %d ranks divide; got %d heads%s",
         current.size, q:size(1), current.form == "ring" and " in a ring" or "")

@@ -9,7 +9,6 @@
 --- float32 numbers are kept as int32 of the same bits, which model:to(dtype) leaves alone.
 
 local blockwise = require "lockstep.nn.blockwise"
-local core = require "lockstep.core"
 local nn = require "lockstep.nn"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
@@ -191,10 +190,8 @@ end
 ---@return nn.FewBitsMatrix
 function M.quantize(weight, o)
   if o.type == "int8" then return torch.no_grad(quantize_int8, weight) end
-  if weight:numel() % 2 ~= 0 then
-    core.raise(("4-bit weights: a weight of shape %s has an odd number of elements, and two make a byte")
-      :format(tostring(weight.shape)))
-  end
+  plain.check(weight:numel() % 2 == 0,
+    "4-bit weights: a weight of shape %s has an odd number of elements, and two make a byte", tostring(weight.shape))
   return torch.no_grad(function()
     local values = torch.tensor(VALUES[o.type], { dtype = torch.float32, device = weight.device })
     local scaled, absmax = scale(weight:flatten():to(torch.float32))

@@ -44,7 +44,7 @@ function M.per_dim(class, name, value, dims, least)
   local list, ok = {}, type(value) ~= "table" or #value == dims
   for i = 1, dims do
     local n = type(value) == "table" and value[i] or value
-    ok = ok and type(n) == "number" and n >= least and n % 1 == 0
+    ok = ok and plain.is_whole(n, least)
     list[i] = n
   end
   if not ok then

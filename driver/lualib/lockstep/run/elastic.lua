@@ -25,7 +25,7 @@ Elastic.__index = Elastic
 
 local function check_rows(name, value)
   plain.check(plain.is_whole(value, 1) and value < 2 ^ 53, "elastic:share: %s must be a whole number of at least 1, "
-    .. "got %s", name, type(value) == "number" and value or "a " .. type(value))
+    .. "got %s", name, plain.shown(value, "number"))
 end
 
 --- Returns the numbers of ranks from `min` to `max` over which whole micro-batches can be shared out, in words.

@@ -3,6 +3,7 @@
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local terminal = require "lockstep.log.terminal"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -30,7 +31,7 @@ function M.dtype(precision)
   local dtype = DTYPES[name]
   if not dtype then
     core.raise(('run.dtype: precision must be "%s", not %s'):format(table.concat(NAMES, '", "'),
-      type(name) == "string" and ('"%s"'):format(name) or "a " .. type(name)))
+      plain.shown(name, "string")))
   end
   if dist.rank() == 0 then
     terminal.print_line(("precision: %s%s%s"):format(name, dtype == torch.bfloat16 and ", with float32 masters" or "",

@@ -128,10 +128,9 @@ end
 --- Calls fn(net, ...) as a forward of a unit. Inputs get the dtype of the gathered parameters.
 local function call_unit(parts, unit, fn, module, ...)
   local replaced = unit == 0 and parts.replaced()
-  if replaced then
-    core.raise(('fully_shard: "%s" was replaced after the model was sharded; the new tensor is neither averaged nor '
-      .. "saved: change its values inside model:full(fn), or replace it before the model is sharded"):format(replaced))
-  end
+  plain.check(not replaced,
+    'fully_shard: "%s" was replaced after the model was sharded; the new tensor is neither averaged nor saved: change '
+    .. 'its values inside model:full(fn), or replace it before the model is sharded', replaced)
   local dtype = parts.options.param_dtype
   if not dtype then return parts.core:call(unit, fn, module, ...) end
   local count, inputs = select("#", ...), { ... }

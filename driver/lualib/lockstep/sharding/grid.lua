@@ -1,5 +1,6 @@
 --- sharding.grid: ranks by the axes of parallel training, with a process group for each.
 
+local plain = require "lockstep.plain"
 local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
 local disagreement = require "lockstep.sharding.disagreement"
@@ -10,7 +11,7 @@ local M = {}
 
 local CALLER = "sharding.grid: "
 
-local function fail(message, ...) core.raise(CALLER .. message:format(...)) end
+local check, fail = plain.checks(CALLER)
 
 --- The axes of a rank's number, the fastest first.
 local ORDER = { "tp", "cp", "dp", "pp" }
@@ -121,10 +122,8 @@ end
 function M.is_one(value) return type(value) == "table" and getmetatable(value) == Grid end
 
 local function check_size(name, size)
-  if type(size) ~= "number" or size % 1 ~= 0 or size < 1 or size == math.huge then
-    fail("%s must be a whole number of at least 1, not %s", name,
-      type(size) == "number" and tostring(size) or "a " .. type(size))
-  end
+  check(plain.is_whole(size, 1) and size ~= math.huge, "%s must be a whole number of at least 1, not %s", name,
+    plain.shown(size, "number"))
 end
 
 --- Returns the sizes of a grid of `world` ranks. Raises where they do not fit.

@@ -345,10 +345,8 @@ local function pack(opts)
   plain.check(plain.is_callable(o.source),
     "sharding.pack: the source must be a function that returns the next sample, not a %s", type(o.source))
   local id = o.pad_token_id
-  if id ~= nil and not (plain.is_whole(id, 0) and id < 2 ^ 53) then
-    core.raise("sharding.pack: pad_token_id must be a whole number of at least 0, not "
-      .. (type(id) == "number" and tostring(id) or "a " .. type(id)))
-  end
+  plain.check(id == nil or plain.is_whole(id, 0) and id < 2 ^ 53,
+    "sharding.pack: pad_token_id must be a whole number of at least 0, not %s", plain.shown(id, "number"))
   local function new_packer() return core_sharding.packer(o.seq_len, o.split, o.drop_last) end
   local packed = setmetatable({
     source = o.source, seq_len = o.seq_len, pad_token_id = o.pad_token_id, new_packer = new_packer,

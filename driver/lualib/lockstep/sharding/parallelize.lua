@@ -63,7 +63,7 @@ local function read_options(grid, given)
   check(grid.pp == 1 or o.data_parallel == nil, "data_parallel has no options where pp is %d: the pipeline averages "
     .. "gradients; leave them out", grid.pp)
   check(o.cp == nil or o.cp == "ring" or o.cp == "all_to_all", 'cp must be "ring" or "all_to_all", not %s',
-    type(o.cp) == "string" and '"' .. o.cp .. '"' or "a " .. type(o.cp))
+    plain.shown(o.cp, "string"))
   if o.order == nil then o.order = o.chunks == 1 and "1f1b" or "interleaved" end
   schedule.check(o.order, o.chunks)
   for name, axis in pairs(OF_AXIS) do

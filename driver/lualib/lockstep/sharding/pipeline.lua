@@ -3,6 +3,7 @@
 --- This rank's stage takes hidden states from the rank before, and sends its own to the rank after. A step's
 --- micro-batches go through the stages in an order that was proven before (pipeline/schedule.lua).
 
+local plain = require "lockstep.plain"
 local across = require "lockstep.sharding.across"
 local clipping = require "lockstep.optim.clipping"
 local core = require "lockstep.core"
@@ -24,8 +25,7 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
-local function fail(message, ...) core.raise("sharding.parallelize: " .. message:format(...)) end
-local function check(holds, message, ...) if not holds then fail(message, ...) end end
+local check, fail = plain.checks "sharding.parallelize: "
 
 ---@class sharding.Pipeline
 ---@field module models.CausalLM the layers of this rank's stages
@@ -67,9 +67,8 @@ function M.is_one(value) return type(value) == "table" and getmetatable(value) =
 ---@return integer|torch.Tensor|nil
 function Pipeline:forward(batch, what, ...)
   if self.module.num_labels then
-    if what ~= nil and what ~= "logits" and what ~= "scores" then
-      fail('with pp a %s computes scores alone, not "%s"', self.module.class_name, tostring(what))
-    end
+    check(what == nil or what == "logits" or what == "scores", 'with pp a %s computes scores alone, not "%s"',
+      self.module.class_name, tostring(what))
     return self.runner:call(batch, "scores")
   end
   if what ~= "loss" and what ~= "log_probs" then

@@ -1,7 +1,6 @@
 --- sharding.propose: which grid trains a model on so many GPUs, from a model of time and memory.
 
 local config = require "lockstep.models.config"
-local core = require "lockstep.core"
 local cost = require "lockstep.sharding.planning.cost"
 local cut = require "lockstep.sharding.pipeline.cut"
 local folder = require "lockstep.models.folder"
@@ -15,7 +14,7 @@ local MEMORY_SHARE = 0.8 -- of memory_gib: 454 runs below it never ran out (arXi
 local SHOWN = 8          -- rows of a printed table
 local MOST_SEQUENCES, MOST_CHUNKS = 16, 8
 
-local function fail(message, ...) core.raise(CALLER .. ": " .. message:format(...)) end
+local check, fail = plain.checks(CALLER .. ": ")
 
 --- An NVIDIA H100 SXM in nodes of 8. flops and memory_bandwidth: its data sheet, dense bfloat16. link_gb_s: NVLink 4,
 --- 900 GB/s in both directions. network_gb_s: one 400 Gb/s network card for each GPU, as in a DGX H100. efficiency and
@@ -72,16 +71,14 @@ end
 -- Input -----------------------------------------------------------------------------------------------
 
 local function check_whole(name, value)
-  if not plain.is_whole(value, 1) or value == math.huge then
-    fail("%s must be a whole number of at least 1, not %s", name, type(value) == "number" and tostring(value)
-      or "a " .. type(value))
-  end
+  check(plain.is_whole(value, 1) and value ~= math.huge, "%s must be a whole number of at least 1, not %s", name,
+    plain.shown(value, "number"))
 end
 
 local function check_positive(name, value, most)
   if not (type(value) == "number" and value > 0 and value <= (most or math.huge) and value < math.huge) then
     fail("%s must be a number above 0%s, not %s", name, most and " and at most " .. most or "",
-      type(value) == "number" and tostring(value) or "a " .. type(value))
+      plain.shown(value, "number"))
   end
 end
 
@@ -107,13 +104,11 @@ local function read_options(opts)
   o.grid = options.read(CALLER .. ": grid", o.grid, { tp = options.optional, cp = options.optional,
     ep = options.optional, pp = options.optional, dp = options.optional, replicas = options.optional })
   for name, size in pairs(o.grid) do check_whole("grid." .. name, size) end
-  if (o.grid.replicas or 1) ~= 1 then
-    fail("grid.replicas is %d; the model of memory knows replicas = 1 alone", o.grid.replicas)
-  end
+  check((o.grid.replicas or 1) == 1, "grid.replicas is %d; the model of memory knows replicas = 1 alone",
+    o.grid.replicas)
   if type(o.config) == "string" then o.config = config.read(folder.find(o.config, CALLER)) end
-  if type(o.config) ~= "table" then
-    fail("config must be a table as config.json has it, or a folder, not a %s", type(o.config))
-  end
+  check(type(o.config) == "table", "config must be a table as config.json has it, or a folder, not a %s",
+    type(o.config))
   return o
 end
 

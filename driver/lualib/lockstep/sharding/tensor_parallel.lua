@@ -17,8 +17,7 @@ local M = {}
 
 local CALLER = "sharding.tensor_parallel: "
 
-local function fail(message, ...) core.raise(CALLER .. message:format(...)) end
-local function check(holds, message, ...) if not holds then fail(message, ...) end end
+local check = plain.checks(CALLER)
 
 --- The ranks that hold the same part as this one.
 local function same_part(owner, copies)

@@ -12,8 +12,7 @@ local M = {}
 
 local CALLER = "sharding.tensor_parallel: "
 
-local function fail(message, ...) core.raise(CALLER .. message:format(...)) end
-local function check(holds, message, ...) if not holds then fail(message, ...) end end
+local check, fail = plain.checks(CALLER)
 
 --- Layers whose weights are split.
 local SPLITS_WEIGHTS = { column = true, row = true, vocabulary = true }
@@ -39,10 +38,9 @@ local function check_kinds(plan)
       fail('a key of plan must be a name such as "layers.*.mlp.up_proj", not %s',
         pattern == "" and "an empty one" or "a " .. type(pattern))
     end
-    if not (SPLITS_WEIGHTS[kind] or SEES[kind]) then
-      fail('plan: "%s" must be "column", "row" or "vocabulary", or "split", "join", "tokens", "features" or "whole", '
-        .. "not %s", pattern, type(kind) == "string" and '"' .. kind .. '"' or "a " .. type(kind))
-    end
+    check(SPLITS_WEIGHTS[kind] or SEES[kind],
+      'plan: "%s" must be "column", "row" or "vocabulary", or "split", "join", "tokens", "features" or "whole", not %s',
+      pattern, plain.shown(kind, "string"))
   end
 end
 
@@ -159,10 +157,9 @@ function M.check_module(one, size, owners, has_own_plan)
   end
   local can = CLASSES[one.kind]
   if class ~= nn.Linear and class ~= can.class and not (can.parameter and torch.is_tensor(module)) then
-    if few_bits.is_one(module) then
-      fail('"%s" is of the class %s, and layers in 4 or 8 bits cannot be divided; load the model with load_in_4bit = '
-        .. "false or load_in_8bit = false, or leave tp out", one.name, module.class_name)
-    end
+    check(not few_bits.is_one(module),
+      '"%s" is of the class %s, and layers in 4 or 8 bits cannot be divided; load the model with load_in_4bit = false '
+      .. 'or load_in_8bit = false, or leave tp out', one.name, module.class_name)
     fail('"%s" is %s; a "%s" layer is an nn.Linear%s', one.name,
       torch.is_tensor(module) and "a parameter" or "of the class " .. module.class_name, one.kind, can.text)
   end

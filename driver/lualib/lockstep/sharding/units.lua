@@ -45,10 +45,9 @@ local function choose(modules, names, given)
     local pattern, matched = pattern_of(text, "units"), false
     for _, one in ipairs(modules) do
       if one.name ~= "" and one.name:find(pattern) then
-        if is_list(one.module) then
-          core.raise(('sharding.fully_shard: "%s" is a ModuleList, which has no forward; name its members, "%s.*"')
-            :format(one.name, one.name))
-        end
+        plain.check(not is_list(one.module),
+          'sharding.fully_shard: "%s" is a ModuleList, which has no forward; name its members, "%s.*"', one.name,
+          one.name)
         chosen[one.module], matched = true, true
       end
     end

@@ -1,6 +1,7 @@
 --- Compares a run's metric with its best value so far, for run:keep_best. Every state holds the record, so a resumed
 --- run decides as if it had never stopped.
 
+local plain = require "lockstep.plain"
 local agreement = require "lockstep.state.agreement"
 local contents = require "lockstep.state.contents"
 local core = require "lockstep.core"
@@ -76,9 +77,8 @@ end
 ---@param step integer steps that are done
 ---@return boolean
 function M.improves(name, value, mode, step)
-  if type(name) ~= "string" or name == "" then
-    core.raise("run:keep_best: the first argument is the metric's name, as in run:keep_best(\"loss\", loss)")
-  end
+  plain.check(type(name) == "string" and name ~= "",
+    "run:keep_best: the first argument is the metric's name, as in run:keep_best(\"loss\", loss)")
   if torch.is_tensor(value) and value:numel() == 1 then value = value:item() end
   if type(value) ~= "number" then
     core.raise(("run:keep_best: %s must be a number or a tensor of one element, not %s"):format(name,

@@ -189,10 +189,8 @@ end
 local function check_same_step(step)
   agreement.begin("run:save")
   local differs, first, other, rank = agreement.difference({ step = step }, { "step" })
-  if differs then
-    core.raise(("run:save: rank %d saves after %d steps, and rank 0 after %d; every rank saves the same step"):format(
-      rank, other, first))
-  end
+  plain.check(not differs,
+    "run:save: rank %d saves after %d steps, and rank 0 after %d; every rank saves the same step", rank, other, first)
 end
 
 ---@class state.SaveOptions

@@ -202,10 +202,9 @@ function Chat:all_spans(template, variables, first)
   local text, spans, misplaced = template:render(variables)
   local before = spans_of.count_assistants(messages, first - 1)
   if template.has_generation then
-    if misplaced then
-      core.raise(("chat:encode: %s, line %d: {%% generation %%} is within a macro, a set block or a filter, where its "
-        .. "place in the text is unknown; move it out"):format(template.name, misplaced))
-    end
+    plain.check(not misplaced,
+      "chat:encode: %s, line %d: {%% generation %%} is within a macro, a set block or a filter, where its place in "
+      .. "the text is unknown; move it out", template.name, misplaced)
     if before == 0 then return text, spans end
     local marked = #select(2, render(first - 1, false)) -- a message may be marked in parts
     if marked >= #spans and spans_of.count_assistants(messages, #messages) > before then

@@ -53,10 +53,9 @@ local function check(name, module)
   plain.check(getmetatable(module) ~= nn.ModuleList, 'tiled_mlp.apply: "%s" is a ModuleList, which has no forward; '
     .. 'name its members, "%s.*"', name, name)
   for _, below in module:named_modules() do
-    if fully_shard.is_sharded(below) then
-      core.raise(('tiled_mlp.apply: "%s" is a unit of sharding.fully_shard, and each tile would gather it anew; give '
-        .. "it tiles before the model is sharded, or make the layer around it the unit"):format(name))
-    end
+    plain.check(not fully_shard.is_sharded(below),
+      'tiled_mlp.apply: "%s" is a unit of sharding.fully_shard, and each tile would gather it anew; give it tiles '
+      .. 'before the model is sharded, or make the layer around it the unit', name)
   end
 end
 

@@ -19,7 +19,7 @@ local vision_language = require "lockstep.models.vision_language"
 
 local NAME = "Gemma3ForConditionalGeneration"
 
-local function fail(message, ...) core.raise(("models: %s: " .. message):format(NAME, ...)) end
+local check, fail = plain.checks("models: " .. NAME .. ": ")
 
 -- The tower -----------------------------------------------------------------------------------------------
 
@@ -99,10 +99,9 @@ function Tower:init(raw, text_hidden)
   c.merge, c.patch_values = math.floor(c.side / c.tokens), c.num_channels * c.patch_size ^ 2
   c.in_channels, c.temporal_patch_size = c.num_channels, 1
   if c.hidden_act ~= "gelu_pytorch_tanh" then fail('vision_config: hidden_act is "%s"', c.hidden_act) end
-  if c.merge * c.tokens ~= c.side or c.tokens ^ 2 ~= raw.mm_tokens_per_image then
-    fail("mm_tokens_per_image %s must be a square that divides the %d x %d patches of a picture evenly",
-      tostring(raw.mm_tokens_per_image), c.side, c.side)
-  end
+  check(c.merge * c.tokens == c.side and c.tokens ^ 2 == raw.mm_tokens_per_image,
+    "mm_tokens_per_image %s must be a square that divides the %d x %d patches of a picture evenly",
+    tostring(raw.mm_tokens_per_image), c.side, c.side)
   self.settings = c
   local layers = nn.ModuleList()
   for _ = 1, c.num_hidden_layers do layers:append(Layer(c)) end

@@ -4,11 +4,11 @@
 --- mlp, with two tensors for all experts, as in Qwen3-MoE; folders with such packed experts are read, too.
 
 local config = require "lockstep.models.config"
-local core = require "lockstep.core"
 local decoder = require "lockstep.models.decoder"
 local experts = require "lockstep.models.experts"
 local options = require "lockstep.options"
 local qwen3_moe = require "lockstep.models.qwen3_moe"
+local plain = require "lockstep.plain"
 
 ---@class models.Mixtral: models.CausalLM
 local Mixtral = decoder.CausalLM:subclass("MixtralForCausalLM")
@@ -20,10 +20,8 @@ Mixtral.keys = decoder.keys { num_key_value_heads = 8, rms_norm_eps = 1e-5, rope
 --- See CausalLM.read.
 ---@param c table<string, any>
 function Mixtral.read(c)
-  if c.router_jitter_noise ~= 0 then
-    core.raise(('models: MixtralForCausalLM: "router_jitter_noise" is %s; only 0 is supported')
-      :format(tostring(c.router_jitter_noise)))
-  end
+  plain.check(c.router_jitter_noise == 0,
+    'models: MixtralForCausalLM: "router_jitter_noise" is %s; only 0 is supported', tostring(c.router_jitter_noise))
   for _, key in ipairs { "num_experts_per_tok", "num_local_experts" } do
     config.check_whole("MixtralForCausalLM", key, c[key])
   end

@@ -3,10 +3,10 @@
 --- PEFT fit.
 
 local config = require "lockstep.models.config"
-local core = require "lockstep.core"
 local decoder = require "lockstep.models.decoder"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 
 ---@class models.Phi3Attention: models.Attention
 local Attention = decoder.Attention:subclass("Phi3Attention")
@@ -64,17 +64,14 @@ end
 --- See CausalLM.read.
 ---@param c table<string, any>
 function Phi3.read(c)
-  if c.resid_pdrop ~= 0 then
-    core.raise(('models: Phi3ForCausalLM: "resid_pdrop" is %s; only 0 is supported'):format(tostring(c.resid_pdrop)))
-  end
+  plain.check(c.resid_pdrop == 0, 'models: Phi3ForCausalLM: "resid_pdrop" is %s; only 0 is supported',
+    tostring(c.resid_pdrop))
   -- transformers takes "yarn" of these models for longrope.
   local rope = c.rope
   if rope.rope_type == "su" or rope.rope_type == "yarn" then rope.rope_type = "longrope" end
   local share = rope.partial_rotary_factor or c.partial_rotary_factor
-  if not (type(share) == "number" and share > 0 and share <= 1) then
-    core.raise(("models: Phi3ForCausalLM: partial_rotary_factor must be a number above 0 and at most 1, got %s"):format(
-      tostring(share)))
-  end
+  plain.check(type(share) == "number" and share > 0 and share <= 1,
+    "models: Phi3ForCausalLM: partial_rotary_factor must be a number above 0 and at most 1, got %s", tostring(share))
   rope.partial_rotary_factor, c.rotary_dim = nil, math.floor(c.head_dim * share)
   if rope.rope_type == "longrope" then
     rope.original_max_position_embeddings = c.original_max_position_embeddings

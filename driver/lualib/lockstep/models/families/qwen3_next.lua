@@ -5,7 +5,6 @@
 --- Tensors that predict further tokens, mtp.*, are passed over, as in transformers.
 
 local config = require "lockstep.models.config"
-local core = require "lockstep.core"
 local decoder = require "lockstep.models.decoder"
 local delta_rule = require "lockstep.models.families.delta_rule"
 local experts = require "lockstep.models.experts"
@@ -14,11 +13,12 @@ local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local parameter = require "lockstep.nn.parameter"
 local qwen3_moe = require "lockstep.models.qwen3_moe"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local NAME = "Qwen3NextForCausalLM"
 
-local function fail(message, ...) core.raise(("models: %s: " .. message):format(NAME, ...)) end
+local check, fail = plain.checks("models: " .. NAME .. ": ")
 
 local function wide(x) return x:to(x.dtype == torch.float64 and torch.float64 or torch.float32) end
 
@@ -220,14 +220,12 @@ function Qwen3Next.read(c)
     "linear_num_key_heads", "linear_num_value_heads", "full_attention_interval" } do
     config.check_whole(NAME, key, c[key])
   end
-  if c.linear_num_value_heads % c.linear_num_key_heads ~= 0 then
-    fail("linear_num_value_heads %d is not a multiple of linear_num_key_heads %d", c.linear_num_value_heads,
-      c.linear_num_key_heads)
-  end
+  check(c.linear_num_value_heads % c.linear_num_key_heads == 0,
+    "linear_num_value_heads %d is not a multiple of linear_num_key_heads %d", c.linear_num_value_heads,
+    c.linear_num_key_heads)
   local share = c.rope.partial_rotary_factor or c.partial_rotary_factor
-  if not (type(share) == "number" and share > 0 and share <= 1) then
-    fail("partial_rotary_factor must be a number above 0 and at most 1, got %s", tostring(share))
-  end
+  check(type(share) == "number" and share > 0 and share <= 1,
+    "partial_rotary_factor must be a number above 0 and at most 1, got %s", tostring(share))
   c.rope.partial_rotary_factor, c.rotary_dim = nil, math.floor(c.head_dim * share)
   c.qkv_bias, c.output_bias = c.attention_bias, c.attention_bias
   read_layer_types(c)

@@ -1,8 +1,8 @@
 --- sharding.accumulate: the gradients of a step that consists of several micro-batches.
 
+local plain = require "lockstep.plain"
 local across = require "lockstep.sharding.across"
 local agreement = require "lockstep.state.agreement"
-local core = require "lockstep.core"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local disagreement = require "lockstep.sharding.disagreement"
 local dist = require "lockstep.distributed"
@@ -17,12 +17,11 @@ local trained = require "lockstep.sharding.loops.trained"
 
 local NAME = "sharding.accumulate"
 
-local function fail(message, ...) core.raise(NAME .. ": " .. message:format(...)) end
-local function check(holds, message, ...) if not holds then fail(message, ...) end end
+local check, fail = plain.checks(NAME .. ": ")
 
 local function describe(value)
   if torch.is_tensor(value) then return "a tensor of shape " .. tostring(value.shape) end
-  return type(value) == "number" and tostring(value) or "a " .. type(value)
+  return plain.shown(value, "number")
 end
 
 local function check_arguments(model, micro_batches, count, fn)
@@ -31,17 +30,12 @@ local function check_arguments(model, micro_batches, count, fn)
       and "the module itself; write local model = sharding.data_parallel(net), on one rank too, and call model, not net"
       or describe(model))
   end
-  if type(micro_batches) ~= "table" then
-    fail("expected this rank's list of micro-batches, got %s", describe(micro_batches))
-  end
+  check(type(micro_batches) == "table", "expected this rank's list of micro-batches, got %s", describe(micro_batches))
   check(count ~= 0, "the count is 0: no token of this step has a loss; does any sample have an assistant's "
     .. "message, and does seq_len leave some of it?")
-  if type(count) ~= "number" or not (count > 0 and count < math.huge) then
-    fail("the count must be a number above 0, as report.loss_tokens of batching, not %s", describe(count))
-  end
-  if type(fn) ~= "function" then
-    fail("expected a function that returns a micro-batch's sum of losses, not %s", describe(fn))
-  end
+  check(type(count) == "number" and count > 0 and count < math.huge,
+    "the count must be a number above 0, as report.loss_tokens of batching, not %s", describe(count))
+  check(type(fn) == "function", "expected a function that returns a micro-batch's sum of losses, not %s", describe(fn))
 end
 
 --- Raises unless all ranks have the same options and count, and equally many micro-batches, at least one. `parts`: a
@@ -62,10 +56,9 @@ local function compare(num_micro_batches, count, o, group, parts)
     local differing = disagreement.find(options_of, group and group:ranks())
     if differing then fail("the ranks give different options: %s", differing) end
     local found = disagreement.find(texts, group and group:ranks())
-    if found then
-      fail("every rank needs equally many micro-batches and the same count, that of all ranks, as report.loss_tokens "
-        .. "of batching; got %s", found)
-    end
+    check(not found,
+      "every rank needs equally many micro-batches and the same count, that of all ranks, as report.loss_tokens of "
+      .. "batching; got %s", found)
     if trained.differ(outlines) then trained.fail(NAME, parts, group) end
   end
   check(num_micro_batches ~= 0, "expected this rank's list of micro-batches, got an empty table")
@@ -81,9 +74,8 @@ function Counts:add(count)
   self.micro_batches = self.micro_batches + 1
   if count == nil then return end
   if torch.is_tensor(count) and count:numel() == 1 then count = count:item() end
-  if type(count) ~= "number" then
-    fail("result 2 of the function must be the count of what it summed, a number, not %s", describe(count))
-  end
+  check(type(count) == "number", "result 2 of the function must be the count of what it summed, a number, not %s",
+    describe(count))
   self.given, self.sum, self.last = self.given + 1, self.sum + count, count
 end
 
@@ -189,9 +181,8 @@ end
 --- Returns a sum as a tensor on the loss's device, in float64.
 local function as_double(value, index, device)
   if type(value) == "number" then return torch.tensor(value, { dtype = torch.float64, device = device }) end
-  if not torch.is_tensor(value) or value:numel() ~= 1 then
-    fail("result %d of the function must be a number or a tensor of one element, not %s", index, describe(value))
-  end
+  check(torch.is_tensor(value) and value:numel() == 1,
+    "result %d of the function must be a number or a tensor of one element, not %s", index, describe(value))
   return value:detach():double():reshape {}
 end
 

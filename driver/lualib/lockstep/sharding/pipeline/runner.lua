@@ -4,7 +4,7 @@
 --- operation that needs it, and for a send before the backward of the same micro-batch. So messages between two ranks
 --- have the schedule's order on any backend. Both ranks know what comes next, and no shape is sent.
 
-local core = require "lockstep.core"
+local plain = require "lockstep.plain"
 local cut = require "lockstep.sharding.pipeline.cut"
 local dist = require "lockstep.distributed"
 local schedule = require "lockstep.sharding.pipeline.schedule"
@@ -15,7 +15,7 @@ local M = {}
 --- The gradients of a stage that may be on their way.
 local KEPT_GRADIENTS = 2
 
-local function fail(message, ...) core.raise("sharding.parallelize: " .. message:format(...)) end
+local check, fail = plain.checks "sharding.parallelize: "
 
 ---@class pipeline.Runner
 ---@field net models.CausalLM
@@ -110,13 +110,10 @@ end
 ---@return integer|torch.Tensor|nil
 function Runner:call(batch, what, ...)
   local pass = self.pass
-  if not pass or not pass.now then
-    fail("a model with pp runs within sharding.accumulate and sharding.evaluate alone, whose function gets "
-      .. "micro-batches and calls model(batch, \"loss\")")
-  end
-  if pass.has_called then
-    fail("the function calls the model twice for a micro-batch; with pp, once")
-  end
+  check(pass and pass.now,
+    "a model with pp runs within sharding.accumulate and sharding.evaluate alone, whose function gets micro-batches "
+    .. "and calls model(batch, \"loss\")")
+  check(not pass.has_called, "the function calls the model twice for a micro-batch; with pp, once")
   pass.has_called = true
   local op = pass.now
   local stage = self.stages[op.stage]
@@ -155,10 +152,9 @@ end
 local function forward(self, pass, op)
   pass.now, pass.has_called, pass.after = op, false, nil
   local function finish(...)
-    if not pass.has_called then
-      fail("the function does not call the model for micro-batch %d; with pp, it calls model(batch, \"loss\") once",
-        op.micro_batch)
-    end
+    check(pass.has_called,
+      "the function does not call the model for micro-batch %d; with pp, it calls model(batch, \"loss\") once",
+      op.micro_batch)
     pass.take_results(op, self.stages[op.stage], ...)
   end
   finish(without_sync(self, pass, op, pass.fn, pass.micro_batches[op.micro_batch]))

@@ -19,6 +19,7 @@
 
 local core = require "lockstep.core"
 local core_mimo = require "lockstep.core.mimo"
+local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -260,11 +261,10 @@ function M.check(order, chunks)
   for _, one in ipairs(M.ORDERS) do known = known or one == order end
   if not known then
     core.raise(('sharding.parallelize: order must be "%s", not %s'):format(table.concat(M.ORDERS, '" or "'),
-      type(order) == "string" and '"' .. order .. '"' or "a " .. type(order)))
+      plain.shown(order, "string")))
   end
-  if type(chunks) ~= "number" or chunks < 1 or chunks % 1 ~= 0 then
-    core.raise("sharding.parallelize: chunks must be a whole number of at least 1, not " .. tostring(chunks))
-  end
+  plain.check(plain.is_whole(chunks, 1), "sharding.parallelize: chunks must be a whole number of at least 1, not %s",
+    tostring(chunks))
   if order == "1f1b" and chunks > 1 then
     core.raise(('sharding.parallelize: order = "1f1b" has one chunk for each rank, not %d; take order = "interleaved"')
       :format(chunks))

@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local core_files = require "lockstep.core.files"
+local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -33,9 +34,8 @@ local function add_templates(templates, config, path)
     templates.default = { source = held, name = path .. ": chat_template" }
   elseif type(held) == "table" then
     for i, entry in ipairs(held) do
-      if type(entry) ~= "table" or type(entry.name) ~= "string" or type(entry.template) ~= "string" then
-        core.raise(('text.chat: %s: chat_template[%d]: expected {"name": ..., "template": ...}'):format(path, i))
-      end
+      plain.check(type(entry) == "table" and type(entry.name) == "string" and type(entry.template) == "string",
+        'text.chat: %s: chat_template[%d]: expected {"name": ..., "template": ...}', path, i)
       templates[entry.name] = { source = entry.template, name = ("%s: chat_template %s"):format(path, entry.name) }
     end
   end

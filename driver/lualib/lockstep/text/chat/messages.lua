@@ -66,7 +66,7 @@ function M.prepare(caller, messages)
     "%s: there are no messages; expected an array of tables like {role = \"user\", content = \"Hello\"}", caller)
   local n = #messages
   for key in pairs(messages) do
-    if type(key) ~= "number" or key % 1 ~= 0 or key < 1 or key > n then
+    if not plain.is_whole(key, 1) or key > n then
       core.raise(("%s: the messages must be an array without holes, got the key %s beside %d messages"):format(caller,
         type(key) == "string" and ('"%s"'):format(key) or tostring(key), n))
     end

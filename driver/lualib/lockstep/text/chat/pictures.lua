@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local core_images = require "lockstep.core.images"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -9,7 +10,7 @@ local M = {}
 -- The token that stands for a picture in templates of Qwen2-VL, Qwen2.5-VL and Qwen3-VL.
 local PLACEHOLDER = "<|image_pad|>"
 
-local function fail(message, ...) core.raise("chat:encode: " .. message:format(...)) end
+local check, fail = plain.checks "chat:encode: "
 
 --- Returns the beginning of a long text, such as a picture in base64.
 local function text_of(given) return #given > 200 and given:sub(1, 60) .. "..." or given end
@@ -70,9 +71,8 @@ end
 function M.refuse(messages)
   for i, message in ipairs(messages) do
     for j, part in ipairs(type(message.content) == "table" and message.content or {}) do
-      if type(part) == "table" and part.type == "image" then
-        fail("message %d, part %d is a picture, and the model takes text alone; give a model with a vision tower", i, j)
-      end
+      check(type(part) ~= "table" or part.type ~= "image",
+        "message %d, part %d is a picture, and the model takes text alone; give a model with a vision tower", i, j)
     end
   end
 end
@@ -111,9 +111,8 @@ function M.write(text, spans, pictures, tokens, process)
     if not tokens[name] then fail("tokenizer_config.json lacks %s, which stands for pictures of Gemma 3", name) end
   end
   local places, pixels, grids, pieces, at = places_of(text, tokens.boi_token), {}, {}, {}, 1
-  if #places ~= #pictures then
-    fail("the text has %d tokens %s, but the messages have %d pictures", #places, tokens.boi_token, #pictures)
-  end
+  check(#places == #pictures, "the text has %d tokens %s, but the messages have %d pictures", #places, tokens.boi_token,
+    #pictures)
   local growths = {} -- of each place
   for i, place in ipairs(places) do
     pixels[i], grids[i] = process(pictures[i])
@@ -147,10 +146,9 @@ function M.mark(sample, seen, tokens, tokenizer, process)
     count = count + types[i]
   end
   local expected = seen.image_grid_thw and seen.image_grid_thw:size(0) * process.config.image_seq_length or 0
-  if count ~= expected then
-    fail("the ids have %d tokens %s, and the pictures need %d; the token stands for pictures, and is not for messages",
-      count, tokens.image_token, expected)
-  end
+  check(count == expected,
+    "the ids have %d tokens %s, and the pictures need %d; the token stands for pictures, and is not for messages",
+    count, tokens.image_token, expected)
   sample.mm_token_type_ids, sample.pixel_values = types, seen.pixel_values
   sample.image_grid_thw = seen.image_grid_thw
   return sample

@@ -261,9 +261,8 @@ Renderer.__index = Renderer
 function Renderer:render(variables)
   for name, kind in pairs(self.names) do
     local value = given(variables[name])
-    if value ~= nil and type(value) ~= kind then
-      core.raise(("%s: %s must be a %s, got a %s"):format(self.name, name, kind, type(value)))
-    end
+    plain.check(value == nil or type(value) == kind, "%s: %s must be a %s, got a %s", self.name, name, kind,
+      type(value))
   end
   if #list_of(self.family, "documents", variables.documents) > 0 then
     fail(self.family, "the template leaves documents out")

@@ -1,6 +1,7 @@
 --- Where in a rendered chat the assistant speaks, and which tokens these are.
 
 local core = require "lockstep.core"
+local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -61,20 +62,17 @@ function M.learnt(messages)
       local value = message[name]
       if value ~= nil then
         local on = ON[value]
-        if on == nil then
-          core.raise(('chat:encode: "%s" of message %d must be 0, 1, false or true, not %s: a token is learnt or not')
-            :format(name, i, tostring(value)))
-        end
-        if is_on ~= nil and is_on ~= on then
-          core.raise(('chat:encode: "%s" of message %d contradicts another of weight, train, training'):format(name, i))
-        end
+        plain.check(on ~= nil,
+          'chat:encode: "%s" of message %d must be 0, 1, false or true, not %s: a token is learnt or not', name, i,
+          tostring(value))
+        plain.check(is_on == nil or is_on == on,
+          'chat:encode: "%s" of message %d contradicts another of weight, train, training', name, i)
         is_on = on
       end
     end
     for _, name in ipairs { "train_detail", "training_detail" } do
-      if message[name] ~= nil then
-        core.raise(('chat:encode: "%s" of message %d (parts of a message) is not supported; use train'):format(name, i))
-      end
+      plain.check(message[name] == nil,
+        'chat:encode: "%s" of message %d (parts of a message) is not supported; use train', name, i)
     end
     if message.role == "assistant" then
       learnt[#learnt + 1] = is_on ~= false
