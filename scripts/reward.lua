@@ -8,7 +8,6 @@
 -- class. docs/scripts.md shows it as a reward of grpo.
 
 local data = require "lockstep.data"
-local dist = require "lockstep.distributed"
 local images = require "lockstep.images"
 local log = require "lockstep.log"
 local lora = require "lockstep.lora"
@@ -19,6 +18,7 @@ local run = require "lockstep.run"
 local sharding = require "lockstep.sharding"
 local text = require "lockstep.text"
 local torch = require "lockstep.torch"
+local tuning = require "tuning"
 
 local config = run.config({
   model = "", -- a folder of Hugging Face, or a name in its local cache; empty: a small model
@@ -42,18 +42,9 @@ if config.lora.r > 0 and config.parallel.pp > 1 then
   error("adapters are merged at the end, which parallel.pp does not allow: --set lora.r=0, or leave pp out", 0)
 end
 torch.manual_seed(config.seed)
-local dir, path = config.model, config.data
-if dir == "" then
-  dir = run.dir .. "/start"
-  require("reverse_words").write_model(dir, { steps = 100 })
-end
-if path == "" then path = require("reverse_words").write_preferences(run.dir .. "/preferences.jsonl", 4000) end
+local dir, path = tuning.start(config)
 
-local packed = nil -- layers in 4 or 8 bits stay so, but where all weights are trained
-if config.lora.r == 0 then packed = false end
-local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore,
-  load_in_4bit = packed, load_in_8bit = packed,
-  num_labels = 1 })
+local net = tuning.load(dir, config, 1) -- a score
 local process = net.visual and images.processor(dir) or nil -- of models with pictures
 local source = data.conversations(path, { kind = "preference", roles = config.roles, split = config.split })
 local samples, found = losses.pairs.read(source, text.chat(dir), { tokenizer = text.tokenizer(dir),
@@ -70,18 +61,11 @@ local model, grid = sharding.parallel(net, config.parallel, { data_parallel = { 
 local dealing = { seq_len = config.seq_len, grid = grid }
 local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-4 or 1e-5)
 local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
-local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = #train,
-  samples_per_step = config.pairs_per_step }
-local schedule = optim.schedule.named(config.schedule, { warmup_steps = config.warmup_steps, total_steps = steps })
-local loader = data.loader { source = train, seed = config.seed, rank = 0, world = 1 }
+local steps, schedule, loader = tuning.plan(config, #train, config.pairs_per_step, train)
 run:state({ model = model, optimizer = optimizer, loader = loader }, { every = config.save_every, keep = 2 })
 run:resume()
 
-local function draw()
-  local drawn = {}
-  for i = 1, config.pairs_per_step do drawn[i] = loader() end
-  return losses.deal(drawn, dealing)
-end
+local function draw() return losses.deal(tuning.take(loader, config.pairs_per_step), dealing) end
 local function loss_of(batch)
   local scores = model(losses.pairs.batch(batch)):view(-1, 2)
   local sum, count, stats = losses.reward { chosen = scores:select(1, 0):to(torch.float32),
@@ -101,13 +85,7 @@ end
 log.curve("loss.svg", { "loss", "accuracy" }, { title = "reward" })
 
 -- The share of held-out pairs whose chosen answer has the higher score.
-if #held_out > 0 then
-  local batches = losses.each(held_out, config.pairs_per_step, dealing)
-  log.record("held out", { accuracy = sharding.evaluate(model, batches, function(b)
-    local _, count, right = loss_of(b)
-    return right, count
-  end) })
-end
+if #held_out > 0 then tuning.record_accuracy(model, losses.each(held_out, config.pairs_per_step, dealing), loss_of) end
 if config.lora.r > 0 then lora.merge((config.parallel.fully_shard or grid.ep > 1) and model or net) end
 models.save(model, run.dir .. "/result", { like = dir })
 log.print("wrote " .. run.dir .. "/result")

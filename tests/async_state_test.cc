@@ -27,18 +27,10 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 Command Train(const Folder& folder, int nproc, const std::vector<std::string>& settings) {
-  std::vector<std::string> arguments = {"--nproc", absl::StrCat(nproc), "--run-dir", "out",
-                                        DataFile("tests/scripts/resume.lua")};
-  for (const std::string& setting : settings) arguments.insert(arguments.end(), {"--set", setting});
-  Command command = Lockstep(folder, arguments);
+  Command command = TrainCommand(folder, {"tests/scripts/resume.lua", nproc, settings});
   command.environment["LD_PRELOAD"] = DataFile("tests/support/faulty_disk.so");
   command.environment["LOCKSTEP_FAULTY_DISK"] = folder.path();
   return command;
-}
-
-std::vector<std::string> FinalBits(const Ended& ended) {
-  EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  return LinesWith(ended.out, "final bits");
 }
 
 // While it lives, no file of tensors comes to the disk, until Release.

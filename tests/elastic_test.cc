@@ -26,12 +26,9 @@ using ::testing::SizeIs;
 constexpr int kSteps = 12;
 constexpr int kRowsPerStep = 12;
 
-Command Train(const Folder& folder, int nproc, std::vector<std::string> options,
+Command Train(const Folder& folder, int nproc, const std::vector<std::string>& options,
               const std::vector<std::string>& settings) {
-  options.insert(options.end(), {"--nproc", absl::StrCat(nproc), "--run-dir", "out",
-                                 DataFile("tests/scripts/elastic.lua")});
-  for (const std::string& setting : settings) options.insert(options.end(), {"--set", setting});
-  return Lockstep(folder, options);
+  return TrainCommand(folder, {"tests/scripts/elastic.lua", nproc, settings, options});
 }
 
 // "step 3 took 17 and 4": which samples each step has taken, without the rank.

@@ -38,28 +38,17 @@ void MakeTextModel(const Folder& folder) {
 }
 
 Command FineTune(const Folder& folder, const std::string& out, const Strings& settings,
-                 const std::string& nproc = "2") {
-  Strings arguments = {"--nproc", nproc, "--run-dir", out, DataFile("scripts/finetune.lua")};
-  for (const std::string& setting : settings) {
-    arguments.insert(arguments.end(), {"--set", setting});
-  }
-  Command command = Lockstep(folder, arguments);
+                 int nproc = 2) {
+  Command command = TrainCommand(folder, {"scripts/finetune.lua", nproc, settings, {}, out});
   command.timeout = absl::Minutes(4);
   return command;
 }
 
-// The values of a field of metrics.jsonl, in order: of steps, or of records of the validation.
+// Returns the values of a field of the steps, or of the validations, in order.
 enum class Of { kSteps, kValidation };
 std::vector<double> Values(const Folder& folder, const std::string& out, Of of,
                            const std::string& name) {
-  std::vector<double> values;
-  for (const auto& object : ReadMetrics(folder, out + "/metrics.jsonl")) {
-    const auto event = object.find("event");
-    if ((event == object.end() ? "" : event->second) == (of == Of::kSteps ? "" : "validation")) {
-      values.push_back(std::stod(object.at(name)));
-    }
-  }
-  return values;
+  return ReadValues(folder, out + "/metrics.jsonl", name, of == Of::kSteps ? "" : "validation");
 }
 
 // Without `data` the script teaches its own instructions.
@@ -213,7 +202,7 @@ TEST(FineTune, WhatIsCutAndWhatTeachesNothingIsListedAndCounted) {
     Strings settings = {"model=model", "data=chats.jsonl", "held_out=0",         "steps=3",
                         "lora.r=2",    "seq_len=32",       "samples_per_step=17"};
     settings.insert(settings.end(), more.begin(), more.end());
-    return RunOne(FineTune(folder, out, settings, "1"));
+    return RunOne(FineTune(folder, out, settings, 1));
   };
 
   const Ended refused = run("refused", {});

@@ -30,11 +30,12 @@ constexpr double kTolerance = 1e-9;  // relative
 // Loss and norm of each step, and the accuracy at the end.
 std::vector<double> Train(int nproc, int vision_ranks, bool scalable_reads = false) {
   const Folder folder;
-  Command command = Lockstep(
-      folder, {"--nproc", absl::StrCat(nproc), "--run-dir", "out",
-               DataFile("scripts/mimo_digits.lua"), "--set", absl::StrCat("steps=", kSteps),
-               "--set", "held_out=50", "--set", absl::StrCat("vision_ranks=", vision_ranks),
-               "--set", absl::StrCat("scalable_reads=", scalable_reads ? "true" : "false")});
+  Command command = TrainCommand(
+      folder,
+      {"scripts/mimo_digits.lua",
+       nproc,
+       {absl::StrCat("steps=", kSteps), "held_out=50", absl::StrCat("vision_ranks=", vision_ranks),
+        absl::StrCat("scalable_reads=", scalable_reads ? "true" : "false")}});
   // The digits are in ~/.cache, or in LOCKSTEP_CACHE; Bazel hides HOME from its tests.
   if (getenv("HOME") == nullptr) command.environment["HOME"] = getpwuid(getuid())->pw_dir;
   const Ended ended = RunOne(command);
@@ -79,17 +80,15 @@ TEST(MimoDigits, ModulesOnTheirOwnRanksLearnAsOneRankDoes) {
 // of a setting, as ".pp=2" or "=fully_shard".
 Command TuneVl(const std::string& out, const Folder& folder, int nproc, int vision_ranks,
                const std::string& parallel, const std::string& lora_r = "0") {
-  std::vector<std::string> arguments = {"--nproc", absl::StrCat(nproc), "--run-dir", out,
-                                        DataFile("scripts/finetune.lua")};
-  for (const std::string& setting :
-       {std::string("model=model"), std::string("data=pictures.jsonl"),
-        absl::StrCat("steps=", kSteps), std::string("samples_per_step=10"), std::string("lr=0.001"),
-        std::string("warmup_steps=0"), std::string("precision=float64"), std::string("held_out=5"),
-        std::string("answers=0"), std::string("save_every=1"), absl::StrCat("lora.r=", lora_r),
-        absl::StrCat("vision_ranks=", vision_ranks), "parallel" + parallel}) {
-    arguments.insert(arguments.end(), {"--set", setting});
-  }
-  Command command = Lockstep(folder, arguments);
+  Command command = TrainCommand(
+      folder,
+      {.script = "scripts/finetune.lua",
+       .nproc = nproc,
+       .settings = {"model=model", "data=pictures.jsonl", absl::StrCat("steps=", kSteps),
+                    "samples_per_step=10", "lr=0.001", "warmup_steps=0", "precision=float64",
+                    "held_out=5", "answers=0", "save_every=1", absl::StrCat("lora.r=", lora_r),
+                    absl::StrCat("vision_ranks=", vision_ranks), "parallel" + parallel},
+       .run_dir = out});
   command.timeout = absl::Minutes(4);
   return command;
 }

@@ -44,8 +44,6 @@ void WriteDocuments(const Folder& folder) {
 
 Command Pretrain(const Folder& folder, const std::string& out,
                  const std::vector<std::string>& more = {}) {
-  std::vector<std::string> arguments = {"--nproc", "2", "--run-dir", out,
-                                        DataFile("scripts/pretrain.lua")};
   std::vector<std::string> settings = {"data=texts.jsonl",
                                        "format=",
                                        "seq_len=64",
@@ -64,18 +62,12 @@ Command Pretrain(const Folder& folder, const std::string& out,
                                        "model.num_hidden_layers=2",
                                        "model.intermediate_size=64"};
   settings.insert(settings.end(), more.begin(), more.end());
-  for (const std::string& setting : settings) arguments.insert(arguments.end(), {"--set", setting});
-  return Lockstep(folder, arguments);
+  return TrainCommand(folder, {"scripts/pretrain.lua", 2, settings, {}, out});
 }
 
 // Returns the bits per byte of the run's evaluations.
 std::vector<double> BitsPerByte(const Folder& folder, const std::string& out) {
-  std::vector<double> bits;
-  for (const auto& object : ReadMetrics(folder, out + "/metrics.jsonl")) {
-    const auto it = object.find("bits_per_byte");
-    if (it != object.end()) bits.push_back(std::stod(it->second));
-  }
-  return bits;
+  return ReadValues(folder, out + "/metrics.jsonl", "bits_per_byte", "validation");
 }
 
 // Returns the setting of the script for "data_parallel" or "fully_shard".

@@ -27,12 +27,9 @@ using ::testing::SizeIs;
 
 constexpr int kSteps = 12;
 
-Command Train(const Folder& folder, int nproc, std::vector<std::string> options,
+Command Train(const Folder& folder, int nproc, const std::vector<std::string>& options,
               const std::vector<std::string>& settings) {
-  options.insert(options.end(), {"--nproc", absl::StrCat(nproc), "--run-dir", "out",
-                                 DataFile("tests/scripts/resume.lua")});
-  for (const std::string& setting : settings) options.insert(options.end(), {"--set", setting});
-  return Lockstep(folder, options);
+  return TrainCommand(folder, {"tests/scripts/resume.lua", nproc, settings, options});
 }
 
 // The losses by step, each step once, and the records of restarts.

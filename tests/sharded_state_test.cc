@@ -26,16 +26,12 @@ std::ostream& operator<<(std::ostream& out, const Case& one) {
 }
 
 Ended Train(const Folder& folder, const std::string& run_dir, int nproc,
-            std::vector<std::string> settings) {
-  std::vector<std::string> arguments = {"--nproc",
-                                        absl::StrCat(nproc),
-                                        "--timeout",
-                                        "30",
-                                        "--run-dir",
-                                        run_dir,
-                                        DataFile("tests/scripts/resume_sharded.lua")};
-  for (const std::string& setting : settings) arguments.insert(arguments.end(), {"--set", setting});
-  return RunOne(Lockstep(folder, arguments));
+            const std::vector<std::string>& settings) {
+  return RunOne(TrainCommand(folder, {.script = "tests/scripts/resume_sharded.lua",
+                                      .nproc = nproc,
+                                      .settings = settings,
+                                      .options = {"--timeout", "30"},
+                                      .run_dir = run_dir}));
 }
 
 std::vector<std::string> Joined(std::vector<std::string> a, const std::vector<std::string>& b) {

@@ -32,16 +32,7 @@ constexpr int kSteps = 12;
 constexpr int kKills = 30;
 
 Command Train(const Folder& folder, int nproc, const std::vector<std::string>& settings = {}) {
-  std::vector<std::string> arguments = {"--nproc", absl::StrCat(nproc), "--run-dir", "out",
-                                        DataFile("tests/scripts/resume.lua")};
-  for (const std::string& setting : settings) arguments.insert(arguments.end(), {"--set", setting});
-  return Lockstep(folder, arguments);
-}
-
-// Returns the ranks' last output, by rank.
-std::vector<std::string> FinalBits(const Ended& ended) {
-  EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  return LinesWith(ended.out, "final bits");
+  return TrainCommand(folder, {"tests/scripts/resume.lua", nproc, settings});
 }
 
 // By step, from metrics.jsonl: each step once, however often its run was broken off.

@@ -2,14 +2,12 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "batching/cost.h"
 #include "batching/plan.h"
@@ -21,29 +19,25 @@ namespace {
 
 using nlohmann::json;
 
-absl::StatusOr<batching::Balance> ReadBalance(const std::string& name) {
+batching::Balance ReadBalance(const std::string& name) {
   if (name == "makespan" || name == "lockstep") return batching::Balance::kMakespan;
   if (name == "round_robin") return batching::Balance::kRoundRobin;
-  return absl::InvalidArgumentError(
-      absl::StrCat("plan: balance must be \"makespan\" or \"round_robin\", not \"", name, "\""));
+  throw StatusError(absl::InvalidArgumentError(
+      absl::StrCat("plan: balance must be \"makespan\" or \"round_robin\", not \"", name, "\"")));
 }
 
 // A plan counts ranks in an int.
-absl::StatusOr<int> ReadRanks(int64_t ranks) {
+int ReadRanks(int64_t ranks) {
   if (ranks >= 1 && ranks <= batching::kMaxRanks) return static_cast<int>(ranks);
-  return absl::InvalidArgumentError(
-      absl::StrCat("plan: ranks must be from 1 to ", batching::kMaxRanks, ", not ", ranks));
+  throw StatusError(absl::InvalidArgumentError(
+      absl::StrCat("plan: ranks must be from 1 to ", batching::kMaxRanks, ", not ", ranks)));
 }
 
-absl::StatusOr<batching::PlanOptions> ReadOptions(const json& given) {
+batching::PlanOptions ReadOptions(const json& given) {
   batching::PlanOptions options;
   options.seq_len = given.at("seq_len");
-  absl::StatusOr<int> ranks = ReadRanks(given.at("ranks"));
-  if (!ranks.ok()) return ranks.status();
-  options.ranks = *ranks;
-  absl::StatusOr<batching::Balance> balance = ReadBalance(given.at("balance"));
-  if (!balance.ok()) return balance.status();
-  options.balance = *balance;
+  options.ranks = ReadRanks(given.at("ranks"));
+  options.balance = ReadBalance(given.at("balance"));
   if (given.contains("worth_a_step")) options.worth_a_step = given["worth_a_step"];
   for (const auto& [rider, hosts] : given.at("hosts").get<std::map<std::string, std::set<int>>>())
     options.hosts[std::stoi(rider)] = hosts;
@@ -69,17 +63,13 @@ extern "C" {
 char* lockstep_plan_make(const char* options, int64_t size, const int64_t* tokens,
                          const int32_t* kinds, const double* costs, const int64_t* least_tokens,
                          const double* least_costs, lockstep::batching::Plan** plan) {
-  using lockstep::batching::Plan;
-  return lockstep::python::Guarded([&]() -> absl::Status {
+  return lockstep::python::Guarded([&] {
     const auto read = lockstep::python::ReadOptions(nlohmann::json::parse(options));
-    if (!read.ok()) return read.status();
     std::vector<lockstep::batching::Sample> samples(static_cast<size_t>(size));
     for (size_t i = 0; i < samples.size(); ++i)
       samples[i] = {tokens[i], costs[i], kinds[i], least_tokens[i], least_costs[i]};
-    absl::StatusOr<Plan> made = lockstep::batching::MakePlan(samples, *read);
-    if (!made.ok()) return made.status();
-    *plan = std::make_unique<Plan>(*std::move(made)).release();
-    return absl::OkStatus();
+    *plan = new lockstep::batching::Plan(
+        lockstep::python::ValueOrThrow(lockstep::batching::MakePlan(samples, read)));
   });
 }
 
@@ -117,16 +107,14 @@ void lockstep_plan_delete(lockstep::batching::Plan* plan) { delete plan; }
 // Writes linear and quadratic cost of a sequence, then of an image, for a JSON object of a
 // TransformerShape's fields.
 char* lockstep_transformer_cost(const char* config, double costs[4]) {
-  return lockstep::python::Guarded([&]() -> absl::Status {
+  return lockstep::python::Guarded([&] {
     const auto shape = lockstep::python::ReadShape(nlohmann::json::parse(config));
-    const auto cost = lockstep::batching::TransformerCost(shape);
-    if (!cost.ok()) return cost.status();
+    const auto cost = lockstep::python::ValueOrThrow(lockstep::batching::TransformerCost(shape));
     const auto image = lockstep::batching::VisionCost(shape);
-    costs[0] = cost->linear;
-    costs[1] = cost->quadratic;
+    costs[0] = cost.linear;
+    costs[1] = cost.quadratic;
     costs[2] = image.linear;
     costs[3] = image.quadratic;
-    return absl::OkStatus();
   });
 }
 

@@ -1,10 +1,9 @@
 // Carries errors and texts over the boundary between C and Python's ctypes.
 //
 //    extern "C" char* lockstep_half(int64_t value, int64_t* result) {
-//      return Guarded([&]() -> absl::Status {
-//        if (value % 2 != 0) return absl::InvalidArgumentError("value must be even");
+//      return Guarded([&] {
+//        if (value % 2 != 0) throw StatusError(absl::InvalidArgumentError("value must be even"));
 //        *result = value / 2;
-//        return absl::OkStatus();
 //      });
 //    }
 //
@@ -12,8 +11,8 @@
 // ctypes releases the interpreter's lock while a function runs. python/lockstep/_core.py is the
 // other side.
 //
-// No exception leaves a function. Texts that functions return belong to the caller, which gives
-// them to lockstep_free.
+// No exception leaves a function. Texts that functions return belong to
+// the caller, which gives them to lockstep_free.
 
 #ifndef LOCKSTEP_PYTHON_CORE_BOUNDARY_H_
 #define LOCKSTEP_PYTHON_CORE_BOUNDARY_H_
@@ -21,8 +20,10 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace lockstep::python {
@@ -34,11 +35,37 @@ char* Give(absl::string_view text);
 // "INVALID_ARGUMENT sample 3 ...".
 char* Report(const absl::Status& status);
 
-// Calls `function`, which returns an absl::Status, and reports what it returns or throws.
+// The error of a call, whose code Python gets.
+class StatusError : public std::exception {
+ public:
+  explicit StatusError(absl::Status status) : status_(std::move(status)) {}
+  const absl::Status& status() const { return status_; }
+  const char* what() const noexcept override { return "see status()"; }
+
+ private:
+  absl::Status status_;
+};
+
+// Throws StatusError unless the status is OK.
+inline void Check(const absl::Status& status) {
+  if (!status.ok()) throw StatusError(status);
+}
+
+// Returns the value, or throws StatusError.
+template <typename Value>
+Value ValueOrThrow(absl::StatusOr<Value> value) {
+  Check(value.status());
+  return *std::move(value);
+}
+
+// Calls `function`, and reports what it throws.
 template <typename Function>
 char* Guarded(const Function& function) {
   try {
-    return Report(function());
+    function();
+    return nullptr;
+  } catch (const StatusError& error) {
+    return Report(error.status());
   } catch (const std::bad_alloc&) {
     return Report(absl::ResourceExhaustedError("there is not enough memory"));
   } catch (const std::exception& error) {

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -35,19 +34,19 @@ using Integers = std::vector<int64_t>;
 
 // Returns the value of the name that `given` holds under `key`.
 template <typename Value>
-absl::StatusOr<Value> Named(const json& given, const char* key,
-                            const std::vector<std::pair<const char*, Value>>& values) {
+Value Named(const json& given, const char* key,
+            const std::vector<std::pair<const char*, Value>>& values) {
   const std::string name = given.at(key);
   std::string known;
   for (const auto& [each, value] : values) {
     if (name == each) return value;
     absl::StrAppend(&known, known.empty() ? "" : ", ", "\"", each, "\"");
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("mimo: ", key, " must be one of ", known, ", not \"", name, "\""));
+  throw StatusError(absl::InvalidArgumentError(
+      absl::StrCat("mimo: ", key, " must be one of ", known, ", not \"", name, "\"")));
 }
 
-absl::StatusOr<mimo::RowsOf> ReadRowsOf(const json& given) {
+mimo::RowsOf ReadRowsOf(const json& given) {
   return Named<mimo::RowsOf>(given, "rows_of",
                              {{"samples", mimo::RowsOf::kSamples},
                               {"items", mimo::RowsOf::kItems},
@@ -58,14 +57,13 @@ mimo::Division ReadDivision(const json& given) {
   return given.at("uneven").get<bool>() ? mimo::Division::kUneven : mimo::Division::kEven;
 }
 
-absl::StatusOr<mimo::Ownership> ReadOwnership(const json& given) {
+mimo::Ownership ReadOwnership(const json& given) {
   mimo::Ownership ownership = {given.at("item_offsets"), given.at("token_offsets")};
-  const absl::Status valid = mimo::ValidateOwnership(ownership);
-  if (!valid.ok()) return valid;
+  Check(mimo::ValidateOwnership(ownership));
   return ownership;
 }
 
-absl::StatusOr<mimo::Topology> ReadTopology(const json& given) {
+mimo::Topology ReadTopology(const json& given) {
   std::vector<mimo::Module> modules;
   for (const json& each : given.at("modules")) {
     mimo::Module module;
@@ -82,8 +80,8 @@ absl::StatusOr<mimo::Topology> ReadTopology(const json& given) {
     if (each.contains("ranks")) {
       for (const int64_t rank : each["ranks"].get<Integers>()) {
         if (rank < 0 || rank > mimo::kMaxWorldSize) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("mimo: module \"", module.name, "\" has rank ", rank));
+          throw StatusError(absl::InvalidArgumentError(
+              absl::StrCat("mimo: module \"", module.name, "\" has rank ", rank)));
         }
         module.ranks.push_back(static_cast<int32_t>(rank));
       }
@@ -91,17 +89,19 @@ absl::StatusOr<mimo::Topology> ReadTopology(const json& given) {
     modules.push_back(std::move(module));
   }
   if (given.at("edges").is_null()) {
-    return mimo::Topology::Make(given.at("world_size"), std::move(modules));
+    return ValueOrThrow(mimo::Topology::Make(given.at("world_size"), std::move(modules)));
   }
   std::vector<mimo::Edge> edges;
   for (const json& each : given["edges"]) edges.push_back({each.at(0), each.at(1)});
-  return mimo::Topology::Make(given.at("world_size"), std::move(modules), std::move(edges));
+  return ValueOrThrow(
+      mimo::Topology::Make(given.at("world_size"), std::move(modules), std::move(edges)));
 }
 
-absl::StatusOr<int> FindModule(const mimo::Topology& topology, const std::string& name) {
+int FindModule(const mimo::Topology& topology, const std::string& name) {
   const int module = topology.index(name);
   if (module >= 0) return module;
-  return absl::NotFoundError(absl::StrCat("mimo: the topology has no module \"", name, "\""));
+  throw StatusError(
+      absl::NotFoundError(absl::StrCat("mimo: the topology has no module \"", name, "\"")));
 }
 
 // --- Writing
@@ -131,19 +131,16 @@ json ToJson(const mimo::Reads& reads) {
 }
 
 template <typename Value>
-absl::StatusOr<json> ToJson(const absl::StatusOr<Value>& value) {
-  if (!value.ok()) return value.status();
-  return ToJson(*value);
+json ToJson(const absl::StatusOr<Value>& value) {
+  return ToJson(ValueOrThrow(value));
 }
 
 // --- Calls that need no topology
 
-absl::StatusOr<json> MakeOwnership(const json& given) {
+json MakeOwnership(const json& given) {
   Integers tokens;
   if (given.contains("grid_thw")) {
-    auto of_grid = mimo::TokensOfGrid(given["grid_thw"].get<Integers>(), given.at("merge"));
-    if (!of_grid.ok()) return of_grid.status();
-    tokens = *std::move(of_grid);
+    tokens = ValueOrThrow(mimo::TokensOfGrid(given["grid_thw"].get<Integers>(), given.at("merge")));
   } else if (given.contains("tokens")) {
     tokens = given["tokens"].get<Integers>();
   }
@@ -156,83 +153,68 @@ absl::StatusOr<json> MakeOwnership(const json& given) {
   return ToJson(mimo::MakeOwnership(given.at("items").get<Integers>(), tokens));
 }
 
-absl::StatusOr<json> RowsOfShard(const json& given) {
+json RowsOfShard(const json& given) {
   const auto ownership = ReadOwnership(given);
-  if (!ownership.ok()) return ownership.status();
   const auto rows_of = ReadRowsOf(given);
-  if (!rows_of.ok()) return rows_of.status();
-  return ToJson(mimo::RowsOfShard(*ownership, *rows_of, given.at("dp_rank"), given.at("dp_size"),
+  return ToJson(mimo::RowsOfShard(ownership, rows_of, given.at("dp_rank"), given.at("dp_size"),
                                   ReadDivision(given)));
 }
 
-absl::StatusOr<json> SliceOwnership(const json& given) {
+json SliceOwnership(const json& given) {
   const auto ownership = ReadOwnership(given);
-  if (!ownership.ok()) return ownership.status();
-  const auto samples = mimo::SamplesOfShard(ownership->num_samples(), given.at("dp_rank"),
-                                            given.at("dp_size"), ReadDivision(given));
-  if (!samples.ok()) return samples.status();
-  return ToJson(mimo::SliceOwnership(*ownership, *samples));
+  const auto samples = ValueOrThrow(mimo::SamplesOfShard(
+      ownership.num_samples(), given.at("dp_rank"), given.at("dp_size"), ReadDivision(given)));
+  return ToJson(mimo::SliceOwnership(ownership, samples));
 }
 
-absl::StatusOr<json> RowsPerSample(const json& given) {
+json RowsPerSample(const json& given) {
   const auto ownership = ReadOwnership(given);
-  if (!ownership.ok()) return ownership.status();
   const auto rows_of = ReadRowsOf(given);
-  if (!rows_of.ok()) return rows_of.status();
-  return json(mimo::RowsPerSample(*ownership, *rows_of));
+  return json(mimo::RowsPerSample(ownership, rows_of));
 }
 
-absl::Status CheckOrder(const Integers& order, int64_t num_samples) {
+void CheckOrder(const Integers& order, int64_t num_samples) {
   std::vector<bool> seen(static_cast<size_t>(num_samples), false);
   bool fits = static_cast<int64_t>(order.size()) == num_samples;
   for (const int64_t sample : order) {
     fits = fits && sample >= 0 && sample < num_samples && !seen[static_cast<size_t>(sample)];
     if (fits) seen[static_cast<size_t>(sample)] = true;
   }
-  if (fits) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("mimo: order must hold each of the samples 0 to ",
-                                                 num_samples - 1,
-                                                 " once, as balanced_order gives it"));
+  if (fits) return;
+  throw StatusError(absl::InvalidArgumentError(
+      absl::StrCat("mimo: order must hold each of the samples 0 to ", num_samples - 1,
+                   " once, as balanced_order gives it")));
 }
 
-absl::StatusOr<json> ReorderOwnership(const json& given) {
+json ReorderOwnership(const json& given) {
   const auto ownership = ReadOwnership(given);
-  if (!ownership.ok()) return ownership.status();
   const auto rows_of = ReadRowsOf(given);
-  if (!rows_of.ok()) return rows_of.status();
   const Integers order = given.at("order");
-  const absl::Status fits = CheckOrder(order, ownership->num_samples());
-  if (!fits.ok()) return fits;
-  return json{{"ownership", ToJson(mimo::Reordered(*ownership, order))},
-              {"rows", mimo::RowOrder(*ownership, *rows_of, order)}};
+  CheckOrder(order, ownership.num_samples());
+  return json{{"ownership", ToJson(mimo::Reordered(ownership, order))},
+              {"rows", mimo::RowOrder(ownership, rows_of, order)}};
 }
 
-absl::StatusOr<json> BalancedOrder(const json& given) {
-  const auto order =
-      mimo::BalancedOrder(given.at("costs").get<std::vector<double>>(), given.at("num_groups"));
-  if (!order.ok()) return order.status();
-  return json(*order);
+json BalancedOrder(const json& given) {
+  return json(ValueOrThrow(
+      mimo::BalancedOrder(given.at("costs").get<std::vector<double>>(), given.at("num_groups"))));
 }
 
-absl::StatusOr<json> GradientScale(const json& given) {
+json GradientScale(const json& given) {
   const auto loss = Named<mimo::Loss>(
       given, "loss",
       {{"per_token", mimo::Loss::kPerToken}, {"mean_of_means", mimo::Loss::kMeanOfMeans}});
-  if (!loss.ok()) return loss.status();
   const auto reduction = Named<mimo::Reduction>(
       given, "reduction", {{"sum", mimo::Reduction::kSum}, {"mean", mimo::Reduction::kMean}});
-  if (!reduction.ok()) return reduction.status();
-  const auto scale = mimo::GradientScale({.loss = *loss,
-                                          .reduction = *reduction,
-                                          .reduction_size = given.at("reduction_size"),
-                                          .language_dp = given.at("language_dp"),
-                                          .num_micro_batches = given.at("num_micro_batches"),
-                                          .num_tokens = given.at("num_tokens")});
-  if (!scale.ok()) return scale.status();
-  return json(*scale);
+  return json(ValueOrThrow(mimo::GradientScale({.loss = loss,
+                                                .reduction = reduction,
+                                                .reduction_size = given.at("reduction_size"),
+                                                .language_dp = given.at("language_dp"),
+                                                .num_micro_batches = given.at("num_micro_batches"),
+                                                .num_tokens = given.at("num_tokens")})));
 }
 
-absl::StatusOr<json> PositionsOf(const json& given) {
+json PositionsOf(const json& given) {
   const mimo::Reads reads = {given.at("num_groups"), given.at("samples_per_group"),
                              given.at("micro_batch_size"), given.at("num_micro_batches")};
   return ToJson(mimo::PositionsOf(reads, given.at("micro_batch"),
@@ -241,7 +223,7 @@ absl::StatusOr<json> PositionsOf(const json& given) {
 
 // --- Calls of a topology
 
-absl::StatusOr<json> Modules(const mimo::Topology& topology, const json& /*given*/) {
+json Modules(const mimo::Topology& topology, const json& /*given*/) {
   json modules = json::array();
   for (const mimo::Module& each : topology.modules()) {
     modules.push_back({{"name", each.name},
@@ -260,38 +242,33 @@ absl::StatusOr<json> Modules(const mimo::Topology& topology, const json& /*given
   return json{{"modules", modules}, {"edges", edges}, {"forward_order", order}};
 }
 
-absl::StatusOr<json> ModulesOf(const mimo::Topology& topology, const json& given) {
+json ModulesOf(const mimo::Topology& topology, const json& given) {
   json names = json::array();
   for (const int32_t each : topology.modules_of(given.at("rank")))
     names.push_back(topology.modules()[static_cast<size_t>(each)].name);
   return names;
 }
 
-absl::StatusOr<json> CoordinatesOf(const mimo::Topology& topology, const json& given) {
-  absl::StatusOr<mimo::Coordinates> at;
-  if (given.at("name").is_null()) {
-    at = topology.coordinates(given.at("rank"));
-  } else {
-    const auto module = FindModule(topology, given["name"]);
-    if (!module.ok()) return module.status();
-    at = topology.coordinates(given.at("rank"), *module);
-  }
-  if (!at.ok()) return at.status();
-  return json{{"dp", at->dp}, {"tp", at->tp}, {"cp", at->cp}, {"pp", at->pp}};
+json CoordinatesOf(const mimo::Topology& topology, const json& given) {
+  const auto at = ValueOrThrow(
+      given.at("name").is_null()
+          ? topology.coordinates(given.at("rank"))
+          : topology.coordinates(given.at("rank"), FindModule(topology, given["name"])));
+  return json{{"dp", at.dp}, {"tp", at.tp}, {"cp", at.cp}, {"pp", at.pp}};
 }
 
-absl::StatusOr<json> DpInfo(const mimo::Topology& topology, const json& given) {
+json DpInfo(const mimo::Topology& topology, const json& given) {
   if (given.at("name").is_null()) return ToJson(topology.dp_info(given.at("rank")));
   return ToJson(topology.dp_info(given.at("rank"), given["name"].get<std::string>()));
 }
 
-absl::StatusOr<json> SamplingInfo(const mimo::Topology& topology, const json& given) {
+json SamplingInfo(const mimo::Topology& topology, const json& given) {
   const mimo::SamplingInfo info =
       topology.sampling_info(given.at("rank"), given.at("scalable_reads"));
   return json{info.dp_rank, info.dp_size, info.needs_data};
 }
 
-absl::StatusOr<json> Validate(const mimo::Topology& topology, const json& given) {
+json Validate(const mimo::Topology& topology, const json& given) {
   mimo::BatchSizes sizes;
   sizes.division = ReadDivision(given);
   for (const auto& [key, field] : std::map<std::string, std::optional<int64_t>*>{
@@ -301,24 +278,22 @@ absl::StatusOr<json> Validate(const mimo::Topology& topology, const json& given)
            {"eval_global_batch_size", &sizes.eval_global_batch_size}}) {
     if (given.contains(key)) *field = given[key].get<int64_t>();
   }
-  const absl::Status valid = topology.Validate(sizes);
-  if (!valid.ok()) return valid;
+  Check(topology.Validate(sizes));
   return json(nullptr);
 }
 
-absl::StatusOr<json> AllGroups(const mimo::Topology& topology, const json& /*given*/) {
+json AllGroups(const mimo::Topology& topology, const json& /*given*/) {
   json sets = json::array();
   for (const mimo::GroupSet& set : mimo::ProcessGroups(topology)) sets.push_back(ToJson(set));
   return sets;
 }
 
-absl::StatusOr<json> Groups(const mimo::Topology& topology, const json& given) {
+json Groups(const mimo::Topology& topology, const json& given) {
   const auto module = FindModule(topology, given.at("name"));
-  if (!module.ok()) return module.status();
-  return ToJson(mimo::ModuleGroups(topology, *module, given.at("axes").get<std::string>()));
+  return ToJson(mimo::ModuleGroups(topology, module, given.at("axes").get<std::string>()));
 }
 
-absl::StatusOr<json> PlanReads(const mimo::Topology& topology, const json& given) {
+json PlanReads(const mimo::Topology& topology, const json& given) {
   return ToJson(mimo::PlanReads(topology, {.micro_batch_size = given.at("micro_batch_size"),
                                            .num_samples = given.at("num_samples")}));
 }
@@ -330,72 +305,65 @@ json SideToJson(const mimo::Side& side) {
           {"bounds", side.bounds}};
 }
 
-absl::StatusOr<json> PlanRoute(const mimo::Topology& topology, const json& given) {
+json PlanRoute(const mimo::Topology& topology, const json& given) {
   const std::string from = given.at("from");
   const std::string to = given.at("to");
   const auto rows_of = ReadRowsOf(given);
-  if (!rows_of.ok()) return rows_of.status();
   const auto ownership = ReadOwnership(given);
-  if (!ownership.ok()) return ownership.status();
   const std::vector<mimo::Edge>& edges = topology.edges();
   for (size_t i = 0; i < edges.size(); ++i) {
     if (edges[i].from != from || edges[i].to != to) continue;
-    const auto route =
-        mimo::PlanRoute(topology, static_cast<int>(i), *ownership, *rows_of, ReadDivision(given));
-    if (!route.ok()) return route.status();
+    const auto route = ValueOrThrow(
+        mimo::PlanRoute(topology, static_cast<int>(i), ownership, rows_of, ReadDivision(given)));
     json transfers = json::array();
-    for (const mimo::Transfer& each : route->transfers) {
-      transfers.push_back({route->from.ranks[static_cast<size_t>(each.from_place)],
-                           route->to.ranks[static_cast<size_t>(each.to_place)], each.rows.begin,
+    for (const mimo::Transfer& each : route.transfers) {
+      transfers.push_back({route.from.ranks[static_cast<size_t>(each.from_place)],
+                           route.to.ranks[static_cast<size_t>(each.to_place)], each.rows.begin,
                            each.rows.end});
     }
     return json{
-        {"from", SideToJson(route->from)}, {"to", SideToJson(route->to)}, {"transfers", transfers}};
+        {"from", SideToJson(route.from)}, {"to", SideToJson(route.to)}, {"transfers", transfers}};
   }
-  return absl::NotFoundError(
-      absl::StrCat("mimo: the topology has no edge from \"", from, "\" to \"", to, "\""));
+  throw StatusError(absl::NotFoundError(
+      absl::StrCat("mimo: the topology has no edge from \"", from, "\" to \"", to, "\"")));
 }
 
-absl::StatusOr<json> Simulate(const mimo::Topology& topology, const json& given) {
+json Simulate(const mimo::Topology& topology, const json& given) {
   const auto order = Named<mimo::Order>(given, "order",
                                         {{"sequential", mimo::Order::kSequential},
                                          {"all_forwards_first", mimo::Order::kAllForwardsFirst},
                                          {"1f1b", mimo::Order::k1F1B}});
-  if (!order.ok()) return order.status();
   const auto schedule =
-      mimo::MakeSchedule(topology, {.num_micro_batches = given.at("micro_batches"),
-                                    .micro_batch_size = given.at("micro_batch_size"),
-                                    .order = *order});
-  if (!schedule.ok()) return schedule.status();
-  const auto simulation = mimo::Simulate(*schedule);
-  if (!simulation.ok()) return simulation.status();
+      ValueOrThrow(mimo::MakeSchedule(topology, {.num_micro_batches = given.at("micro_batches"),
+                                                 .micro_batch_size = given.at("micro_batch_size"),
+                                                 .order = order}));
+  const auto simulation = ValueOrThrow(mimo::Simulate(schedule));
   json ops = json::array();
   if (!given.at("rank").is_null()) {
     const int64_t rank = given["rank"];
     if (rank < 0 || rank >= topology.world_size()) {
-      return absl::OutOfRangeError(
-          absl::StrCat("mimo: rank must be from 0 to ", topology.world_size() - 1, ", not ", rank));
+      throw StatusError(absl::OutOfRangeError(absl::StrCat(
+          "mimo: rank must be from 0 to ", topology.world_size() - 1, ", not ", rank)));
     }
-    for (const mimo::Op& op : schedule->ops_of(rank))
-      ops.push_back(mimo::Describe(*schedule, rank, op));
+    for (const mimo::Op& op : schedule.ops_of(rank))
+      ops.push_back(mimo::Describe(schedule, rank, op));
   }
-  return json{{"operations", simulation->ops},
-              {"transfers", simulation->transfers},
-              {"collectives", simulation->collectives},
+  return json{{"operations", simulation.ops},
+              {"transfers", simulation.transfers},
+              {"collectives", simulation.collectives},
               {"of_rank", ops}};
 }
 
-absl::StatusOr<json> Draw(const mimo::Topology& topology, const json& given) {
+json Draw(const mimo::Topology& topology, const json& given) {
   const mimo::DrawOptions options = {.micro_batch_size = given.at("micro_batch_size")};
   return json(given.at("svg").get<bool>() ? mimo::DrawSvg(topology, options)
                                           : mimo::DrawText(topology, options));
 }
 
-using Call = absl::StatusOr<json> (*)(const json&);
-using TopologyCall = absl::StatusOr<json> (*)(const mimo::Topology&, const json&);
+using Call = json (*)(const json&);
+using TopologyCall = json (*)(const mimo::Topology&, const json&);
 
-absl::StatusOr<json> Dispatch(const mimo::Topology* topology, const std::string& name,
-                              const json& given) {
+json Dispatch(const mimo::Topology* topology, const std::string& name, const json& given) {
   static const auto* calls = new std::map<std::string, Call>{
       {"ownership", MakeOwnership},      {"rows", RowsOfShard},
       {"slice", SliceOwnership},         {"rows_per_sample", RowsPerSample},
@@ -425,11 +393,9 @@ extern "C" {
 // Makes a topology of a JSON object: world_size, modules, edges. The caller gives it to
 // lockstep_mimo_delete.
 char* lockstep_mimo_topology(const char* description, lockstep::mimo::Topology** topology) {
-  return lockstep::python::Guarded([&]() -> absl::Status {
-    auto made = lockstep::python::ReadTopology(nlohmann::json::parse(description));
-    if (!made.ok()) return made.status();
-    *topology = std::make_unique<lockstep::mimo::Topology>(*std::move(made)).release();
-    return absl::OkStatus();
+  return lockstep::python::Guarded([&] {
+    *topology = new lockstep::mimo::Topology(
+        lockstep::python::ReadTopology(nlohmann::json::parse(description)));
   });
 }
 
@@ -438,12 +404,9 @@ void lockstep_mimo_delete(lockstep::mimo::Topology* topology) { delete topology;
 // Runs a call of mimo.py, on a topology unless that is null, and gives its result as JSON.
 char* lockstep_mimo_call(const lockstep::mimo::Topology* topology, const char* name,
                          const char* arguments, char** result) {
-  return lockstep::python::Guarded([&]() -> absl::Status {
-    const auto called =
-        lockstep::python::Dispatch(topology, name, nlohmann::json::parse(arguments));
-    if (!called.ok()) return called.status();
-    *result = lockstep::python::Give(called->dump());
-    return absl::OkStatus();
+  return lockstep::python::Guarded([&] {
+    *result = lockstep::python::Give(
+        lockstep::python::Dispatch(topology, name, nlohmann::json::parse(arguments)).dump());
   });
 }
 

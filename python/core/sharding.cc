@@ -106,7 +106,9 @@ sharding::ShardOptions ReadShard(const json& given) {
 
 extern "C" {
 
+using lockstep::python::Check;
 using lockstep::python::Guarded;
+using lockstep::python::ValueOrThrow;
 using lockstep::sharding::Agreement;
 using lockstep::sharding::Decision;
 using lockstep::sharding::Has;
@@ -136,8 +138,8 @@ char* lockstep_collective_connect(int rank, int size, const char* address,
                                                   int count, std::string* asked),
                                   double timeout_s, const int32_t* ranks,
                                   SocketCollective** collective) {
-  return Guarded([&]() -> absl::Status {
-    auto connected = SocketCollective::Connect(
+  return Guarded([&] {
+    auto connected = ValueOrThrow(SocketCollective::Connect(
         rank, size, address,
         [&](const std::string& own,
             const std::vector<int>& positions) -> absl::StatusOr<std::vector<std::string>> {
@@ -147,11 +149,9 @@ char* lockstep_collective_connect(int rank, int size, const char* address,
             return absl::AbortedError("the exchange failed");
           return std::vector<std::string>(absl::StrSplit(asked, '\n'));
         },
-        absl::Seconds(timeout_s), std::vector<int>(ranks, ranks + size));
-    if (!connected.ok()) return connected.status();
-    (*connected)->InterruptWhen([] { return lockstep::python::g_interpreter.RunHandlers(); });
-    *collective = connected->release();
-    return absl::OkStatus();
+        absl::Seconds(timeout_s), std::vector<int>(ranks, ranks + size)));
+    connected->InterruptWhen([] { return lockstep::python::g_interpreter.RunHandlers(); });
+    *collective = connected.release();
   });
 }
 
@@ -160,22 +160,18 @@ void lockstep_collective_delete(SocketCollective* collective) { delete collectiv
 // Writes `size` bytes of each rank to `all`.
 char* lockstep_collective_gather(SocketCollective* collective, const char* bytes, int64_t size,
                                  char* all) {
-  return Guarded([&]() -> absl::Status {
-    const auto gathered =
-        collective->StartAllGather(std::string(bytes, static_cast<size_t>(size)))->Wait();
-    if (!gathered.ok()) return gathered.status();
-    for (const std::string& each : *gathered) all = std::copy(each.begin(), each.end(), all);
-    return absl::OkStatus();
+  return Guarded([&] {
+    const auto gathered = ValueOrThrow(
+        collective->StartAllGather(std::string(bytes, static_cast<size_t>(size)))->Wait());
+    for (const std::string& each : gathered) all = std::copy(each.begin(), each.end(), all);
   });
 }
 
 // Sets `texts` to a JSON list of the ranks' texts. The caller frees it.
 char* lockstep_collective_texts(SocketCollective* collective, const char* text, char** texts) {
-  return Guarded([&]() -> absl::Status {
-    const auto gathered = lockstep::sharding::GatherTexts(*collective, text);
-    if (!gathered.ok()) return gathered.status();
-    *texts = lockstep::python::Give(lockstep::python::Dump(*gathered));
-    return absl::OkStatus();
+  return Guarded([&] {
+    *texts = lockstep::python::Give(
+        lockstep::python::Dump(ValueOrThrow(lockstep::sharding::GatherTexts(*collective, text))));
   });
 }
 
@@ -187,20 +183,12 @@ Agreement* lockstep_agreement_make(SocketCollective* collective, char policy) {
 void lockstep_agreement_delete(Agreement* agreement) { delete agreement; }
 
 char* lockstep_agreement_offer(Agreement* agreement, char has, const char* error) {
-  return Guarded([&]() -> absl::Status {
-    agreement->MakeOffer({static_cast<Has>(has), error});
-    return absl::OkStatus();
-  });
+  return Guarded([&] { agreement->MakeOffer({static_cast<Has>(has), error}); });
 }
 
 // Sets `go` to whether the loop goes on.
 char* lockstep_agreement_decide(Agreement* agreement, int32_t* go) {
-  return Guarded([&]() -> absl::Status {
-    const absl::StatusOr<Decision> decision = agreement->Decide();
-    if (!decision.ok()) return decision.status();
-    *go = *decision == Decision::kGo ? 1 : 0;
-    return absl::OkStatus();
-  });
+  return Guarded([&] { *go = ValueOrThrow(agreement->Decide()) == Decision::kGo ? 1 : 0; });
 }
 
 lockstep::python::StoreGuard* lockstep_guard_make(SocketCollective* collective,
@@ -218,19 +206,17 @@ void lockstep_guard_delete(lockstep::python::StoreGuard* guard) { delete guard; 
 
 char* lockstep_guard_check(lockstep::python::StoreGuard* guard, const char* label,
                            const char* fingerprint, const char* place) {
-  return Guarded([&] { return guard->guard.Check(label, fingerprint, place); });
+  return Guarded([&] { Check(guard->guard.Check(label, fingerprint, place)); });
 }
 
 // Makes a shard from a JSON object of ShardOptions' fields. Writes length, padded and dropped.
 char* lockstep_shard_make(const char* options, Shard** shard, int64_t counts[3]) {
-  return Guarded([&]() -> absl::Status {
-    auto made = Shard::Make(lockstep::python::ReadShard(nlohmann::json::parse(options)));
-    if (!made.ok()) return made.status();
-    counts[0] = made->length();
-    counts[1] = made->padded();
-    counts[2] = made->dropped();
-    *shard = std::make_unique<Shard>(*std::move(made)).release();
-    return absl::OkStatus();
+  return Guarded([&] {
+    *shard = new Shard(
+        ValueOrThrow(Shard::Make(lockstep::python::ReadShard(nlohmann::json::parse(options)))));
+    counts[0] = (*shard)->length();
+    counts[1] = (*shard)->padded();
+    counts[2] = (*shard)->dropped();
   });
 }
 
@@ -263,7 +249,7 @@ void lockstep_packer_delete(Packer* packer) { delete packer; }
 // complete chunks: lists of [sample, begin, end]. The caller frees it. It is null for no chunk.
 // Writes the number of tokens that have been dropped.
 char* lockstep_packer_add(Packer* packer, int64_t tokens, char** chunks, int64_t* dropped) {
-  return Guarded([&]() -> absl::Status {
+  return Guarded([&] {
     nlohmann::json list = nlohmann::json::array();
     if (tokens >= 0) {
       for (const auto& chunk : packer->Add(tokens))
@@ -273,7 +259,6 @@ char* lockstep_packer_add(Packer* packer, int64_t tokens, char** chunks, int64_t
     }
     *chunks = list.empty() ? nullptr : lockstep::python::Give(list.dump());
     *dropped = packer->dropped_tokens();
-    return absl::OkStatus();
   });
 }
 

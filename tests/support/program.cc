@@ -52,6 +52,15 @@ Command Lockstep(const Folder& folder, const std::vector<std::string>& arguments
   return command;
 }
 
+Command TrainCommand(const Folder& folder, const Training& training) {
+  std::vector<std::string> arguments = training.options;
+  arguments.insert(arguments.end(), {"--nproc", absl::StrCat(training.nproc), "--run-dir",
+                                     training.run_dir, DataFile(training.script)});
+  for (const std::string& setting : training.settings)
+    arguments.insert(arguments.end(), {"--set", setting});
+  return Lockstep(folder, arguments);
+}
+
 Metrics ReadMetrics(const Folder& folder, const std::string& file) {
   Metrics metrics;
   std::istringstream lines(folder.Read(file));
@@ -70,6 +79,22 @@ Metrics ReadMetrics(const Folder& folder, const std::string& file) {
     }
   }
   return metrics;
+}
+
+std::vector<double> ReadValues(const Folder& folder, const std::string& file,
+                               const std::string& field, const std::string& event) {
+  std::vector<double> values;
+  for (const auto& object : ReadMetrics(folder, file)) {
+    const auto it = object.find("event");
+    if ((it == object.end() ? "" : it->second) != event || object.count(field) == 0) continue;
+    values.push_back(strtod(object.at(field).c_str(), nullptr));
+  }
+  return values;
+}
+
+std::vector<std::string> FinalBits(const Ended& ended) {
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  return LinesWith(ended.out, "final bits");
 }
 
 std::vector<std::string> LinesWith(const std::string& text, const std::string& part) {

@@ -45,9 +45,28 @@ std::string DataFile(const std::string& path);
 // Returns the command that runs the program with these arguments in the folder.
 Command Lockstep(const Folder& folder, const std::vector<std::string>& arguments);
 
+// A run of a script that trains.
+struct Training {
+  std::string script;  // a workspace file that is data of the test: "scripts/dpo.lua"
+  int nproc = 2;
+  std::vector<std::string> settings = {};  // of --set: "steps=4"
+  std::vector<std::string> options = {};   // of the program: "--restarts", "2"
+  std::string run_dir = "out";
+};
+
+// Returns the command that runs it in the folder.
+Command TrainCommand(const Folder& folder, const Training& training);
+
 // The objects of a metrics.jsonl, each value as its JSON text.
 using Metrics = std::vector<std::map<std::string, std::string>>;
 Metrics ReadMetrics(const Folder& folder, const std::string& file);
+
+// Returns a field of the steps, or of records of `event`, in their order. Leaves out what lacks it.
+std::vector<double> ReadValues(const Folder& folder, const std::string& file,
+                               const std::string& field, const std::string& event = "");
+
+// Returns the lines "final bits" of a run that has ended well, by rank.
+std::vector<std::string> FinalBits(const Ended& ended);
 
 // Expects one error message of the program on stderr, in words for the user: no C++ terms, and
 // `message` once.
