@@ -153,11 +153,11 @@ struct TensorMicroBatch {
   // The first sequences are this rank's shares of split samples: the tokens of its pieces, one
   // piece after the other, with the positions that they have in the sample.
   std::vector<SampleShare> shares;
-  // Of all ranks' shares in this micro-step, the most ranks that one sample is split over; 1 if no
-  // rank has a share.
+  // The largest number of ranks that share one sample in this micro-step, on any rank; 1 if no
+  // sample is split.
   int largest_group = 1;
-  // int64 [length], where largest_group is above 1: for each token the id of the next one of its
-  // sample, which may be on another rank. -100 where that one has no loss, or there is none.
+  // int64 [length], only if largest_group is above 1. For each token the id of the next token of
+  // its sample, which may be on another rank. -100 if the next token has no loss or does not exist.
   at::Tensor labels;
 };
 

@@ -17,9 +17,9 @@ namespace lockstep::batching {
 // Returns the most ranks that may share the sample; 1 if it must stay whole.
 int MostRanksOf(const Sample& sample, const PlanOptions& options);
 
-// Returns bins of the samples in `members`, of one kind, some of which are split: whole steps, at
-// step * ranks + rank. A bin that holds nothing is empty. Returns nullopt unless they are better
-// than `whole`, the bins of BalanceForMakespan.
+// Returns bins of the samples in `members`, which have one kind, with some samples split. The bin
+// of a rank in a step is at step * ranks + rank; it may be empty. Returns nullopt if splitting
+// makes the plan no better than `whole`, the bins of BalanceForMakespan.
 std::optional<std::vector<Bin>> SplitLongSamples(absl::Span<const Sample> samples,
                                                  const std::vector<int64_t>& members,
                                                  const PlanOptions& options,

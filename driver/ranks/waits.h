@@ -44,8 +44,8 @@ std::string FormatWait(const RankWait& wait);
 // Returns nothing if the text is not one of FormatWait.
 std::optional<RankWait> ParseWait(const std::string& text);
 
-// Returns a circle: each rank waits for the next, and the last for the first. {} if there is no
-// circle. waits[r] is the wait of rank r, or nothing while its script does not wait.
+// Returns ranks that wait for each other in a circle: each for the next one, and the last for the
+// first. Returns {} if no ranks do. waits[r] is the wait of rank r; nullopt if it does not wait.
 std::vector<int> FindCircle(const std::vector<std::optional<RankWait>>& waits);
 
 // Returns a sentence that names each rank of the circle, and the call in which it waits.

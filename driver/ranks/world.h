@@ -25,8 +25,8 @@ namespace lockstep::driver {
 // CUDA_VISIBLE_DEVICES. Counts device files, so it loads no driver.
 int LocalGpuCount();
 
-// A TCP store that this process hosts on 127.0.0.1, at a port that the kernel chose. `attempt` is
-// that of the ranks' environment.
+// A TCP store that this process hosts on 127.0.0.1, at a port that the kernel chose. `attempt`: how
+// often the launcher has restarted the ranks, as RankEnvironment::attempt.
 struct HostedStore {
   c10::intrusive_ptr<c10d::Store> store;
   uint16_t port = 0;

@@ -61,8 +61,8 @@
 //
 // Backward must run through `backward()`: torch.grad of y alone skips the bridge.
 //
-// A checkpointed region may not call a bridge: backward runs the region again, on one side only
-// (base/torch/runs_again.h). That is an error on both sides.
+// Calling a bridge in a checkpointed region is an error on both sides: backward would run the
+// region again on one side only (base/torch/runs_again.h).
 //
 // Source: BridgeCommunicator of Megatron-LM. Its limits (one size must divide the other, equal
 // tokens for fan-in) do not apply here. Thread: one thread at a time, the thread that runs forward
@@ -140,18 +140,18 @@ class Bridge {
          const BridgeOptions& options);
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;
-  // Does not wait. Its groups live until all ranks have dropped the bridge and what its calls
-  // returned, and then make another one together, or until FinishAll: peers may still take rows. If
-  // an exception ends this rank's part, it tells the other ranks.
+  // Does not wait. The process groups stay, because peers may still take rows. They are freed by
+  // FinishAll, or by the next bridge that the ranks make together after all of them have dropped
+  // this one and the results of its calls. If an exception ends this rank's part, tells the others.
   ~Bridge();
 
   // Starts a call. `tensors`: on ranks of `from`, one to eight tensors of at most 8 dims, with the
   // rows of this rank's samples on `dim`; on other ranks none. `ownership`: the owners of the rows
   // of the whole micro-batch, the same on every rank; its samples may be divided unevenly.
   // `samples`: a text that must also be the same on every rank, such as the ids of the
-  // micro-batch's samples; errors show it. `needs`, with an ownership table, if the bridge is not
-  // of Receives::kReplica: for each replica of `to` the rows of each cp coordinate, or of each rank
-  // (tp varies fastest), the same on every rank (see routes.h).
+  // micro-batch's samples; errors show it. `needs`: only with an ownership table, and only if
+  // the bridge is not of Receives::kReplica. It lists for each replica of `to` the rows of each cp
+  // coordinate or of each rank (tp varies fastest), the same on every rank (see routes.h).
   //
   // Collective: every rank of the edge calls this equally often. Throws c10::ValueError for a
   // mistake of this rank's caller, which its peers learn, and c10::Error for a mistake of theirs.

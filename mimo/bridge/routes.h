@@ -113,10 +113,10 @@ struct RankRoute {
 };
 RankRoute RouteOfRank(const Route& route, int64_t rank);
 
-// The rows that the receiving lanes need. The neighbouring lanes of a replica form parts: its cp
-// coordinates, or its single ranks. needs[dp_rank * parts + part] has
-// the rows of one part as ascending ranges that do not overlap, counted from 0 in its replica's
-// shard. Parts may need the same rows, and a part may need none.
+// The rows that the receiving ranks need. Each replica is divided into the same number of parts: a
+// part is a cp coordinate, or a single rank. needs[dp_rank * parts + part] lists the rows of one
+// part, counted from 0 in its replica's shard, as ascending ranges that do not overlap. Two parts
+// may need the same rows. A part may need no rows.
 using Needs = std::vector<std::vector<Range>>;
 
 // Returns ascending rows as ranges. Returns InvalidArgument with the first row that does not

@@ -110,7 +110,8 @@ class SocketCollective : public Collective {
 
   // The connection to another rank. A message is four bytes of length, then the bytes. In rounds
   // the bytes are blocks of four bytes of length and a rank's bytes: the sender's own, then those
-  // of the ranks before it. A length with kFailure is that of an error: gathering, code and text.
+  // of the ranks before it. A length with the bit kFailure announces an error: the number of the
+  // gathering, then the code and the text of the status.
   struct Peer {
     Socket socket;
     std::string outgoing;  // bytes that the kernel has not accepted yet

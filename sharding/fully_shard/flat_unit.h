@@ -1,12 +1,12 @@
 // One unit of a sharded model: the parameters that are gathered and reduced together.
 //
-// Each rank keeps its span of the unit's flat arrays (layout.h), the masters. While the unit is
-// gathered its parameters lie in a buffer of the pool, one behind the other, as the collective
-// wrote them. The storage that they share lives as long as the unit and only its address changes:
-// tensors that autograd saved in forward find the weights again once backward has gathered them.
+// The masters are the unit's parameters in flat arrays (layout.h). Each rank keeps one span of
+// them. An all-gather writes the whole parameters into a buffer of the pool, one after the
+// other. They share a storage that lives as long as the unit; only its address changes. So tensors
+// that autograd saved in forward show the weights again after backward has gathered them.
 //
-// While the unit is sharded, reading a parameter is an error that names it. A saved view of one is
-// caught by its version counter, which is another one then: backward reports it as modified.
+// Reading a parameter while the unit is sharded is an error that names it. Views that autograd
+// saved have an older version than the parameter by then, so backward reports them as modified.
 //
 // This file knows neither the order of units nor the other ranks' plans; fully_shard.h does.
 // Thread: used by one thread.
@@ -38,7 +38,8 @@ struct UnitOptions {
   std::optional<at::ScalarType> reduce_dtype;  // in which gradients travel
   bool deterministic = false;                  // sums in the order of ranks on a device, too
   bool offload = false;                        // masters and their gradients in host memory
-  // Of the copies to and from it. Null: the device's own, and none where that is the CPU.
+  // Makes the copies between host and device. Defaults to the device's own engine, and to none on a
+  // CPU.
   std::shared_ptr<base::CopyEngine> engine;
   bool has_values = true;  // false: the parameters are not read, and masters are zero until Load
 };
@@ -77,7 +78,7 @@ class FlatUnit {
   void StartGather();   // Collective over the group. Returns before the values are there.
   void FinishGather();  // Waits for them; the parameters are usable from here on.
   void Reshard();       // Gives the buffer back. Waits first where the gathering is under way.
-  // With masters in host memory: the next gathering reads them anew.
+  // Tells a unit with masters in host memory that the next gathering must read them again.
   void MastersMayHaveChanged();
   // With masters in host memory: returns once no copy reads them.
   void LeaveMasters();

@@ -7,9 +7,10 @@
 //    copies.StartDownload(gradient);
 //    at::Tensor on_host = copies.FinishDownload();                    // at the end of backward
 //
-// Weights are cast before they travel, once for all uploads of a pass: half the bytes go over the
-// bus, and an optimizer on the CPU may write the masters while a copy of the cast is under way. A
-// master that needs no cast is read by the copy itself: LeaveMasters waits for that.
+// Masters are cast to the dtype of the weights on the host, once for all uploads of a pass. So half
+// the bytes go over the bus, and an optimizer on the CPU may change the masters while the cast
+// values are still being copied. Without a cast the copy reads the masters themselves: call
+// LeaveMasters before they change.
 //
 // Host memory is page-locked and exact to a page. It is allocated at the first step and used again.
 //
@@ -41,22 +42,22 @@ class HostCopies {
   // too little of it.
   at::Tensor Allocate(int64_t elements, at::ScalarType dtype);
 
-  // The stream of the copies. What it is given after StartUpload finds the weights there.
+  // The stream of the copies. Work that is queued on it after StartUpload can read the weights.
   c10::Stream stream() { return engine_->Copies(device_); }
 
   // Starts to copy the masters to the device. The result belongs to the current stream.
   at::Tensor StartUpload(const at::Tensor& master, at::ScalarType dtype);
   // Makes the current stream wait for the upload: before it reads the weights or frees them.
   void MakeCurrentWait();
-  // The next upload casts the masters anew: they may have changed.
+  // Call it when the masters may have changed: the next upload casts them again.
   void ForgetCast() { has_cast_ = false; }
   // Returns once no copy reads the masters.
   void LeaveMasters();
 
   // Starts to copy a 1-D gradient, which the current stream computes, to host memory.
   void StartDownload(const at::Tensor& gradient);
-  // Waits for the download and returns it; an undefined tensor if there is none. The memory is used
-  // again once the tensor, and all that share its storage, are gone.
+  // Waits for the download and returns the gradient, or an undefined tensor if no download was
+  // started. Once no tensor uses its storage, a later download takes the same memory.
   at::Tensor FinishDownload();
 
  private:

@@ -1,10 +1,9 @@
 // Sends a tensor to some ranks of a group, and takes tensors of others, while the program computes.
 //
-// The failure this prevents: ranks that exchange values in pairs need an order of sends and
-// receives that all of them keep, and a rank without a partner skips what the others call. An
-// exchange is one collective of the whole group. A rank that gives and takes nothing calls it too,
-// so each rank calls the same collectives in the same order, and the watchdog knows which ranks
-// have joined.
+// The failure this prevents: ranks that exchange values in pairs wait for each other for ever if
+// they do not agree on the order of sends and receives. An exchange is one collective of the whole
+// group. A rank that gives and takes nothing calls it too. So all ranks call the same collectives
+// in the same order, and the watchdog knows which ranks have joined.
 //
 //    // Ranks 0 and 1 swap; rank 2 watches.
 //    Exchange exchange(own, /*gives=*/{0, own.numel(), 0}, /*takes=*/{0, 40, 0}, group);  // rank 0
@@ -34,12 +33,14 @@ namespace lockstep::sharding {
 
 class Exchange {
  public:
-  // Starts to send the elements of x. gives[r] of them go to rank r of the group, the first ones to
-  // rank 0. takes[r] is how many come from rank r, of the dtype of x. Throws c10::ValueError if the
-  // counts do not suit the group or x.
+  // Starts to send the elements of x. The first gives[0] elements go to rank 0 of the group, the
+  // next gives[1] to rank 1, and so on. takes[r] elements of the same dtype come from rank r.
+  // Throws c10::ValueError if a list does not have one count for each rank, or if the counts of
+  // `gives` do not add up to the elements of x.
   //
   // Collective: every rank of `group` calls this and Wait equally often, in the same order, with
-  // one dtype. takes[r] must be what rank r gives to this rank: compare what they depend on before.
+  // one dtype. takes[r] must equal the count that rank r gives to this rank. Nothing checks that
+  // here: make sure before that the ranks computed their counts from the same numbers.
   Exchange(const at::Tensor& x, std::vector<int64_t> gives, std::vector<int64_t> takes,
            const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 

@@ -1,5 +1,5 @@
-// Passes a tensor to the next rank of a group, and takes that of the previous rank, while the
-// program computes.
+// Passes a tensor to the next rank of a group, and takes a tensor from the previous rank, while
+// the program computes.
 //
 // The failure this prevents: ranks in a ring that all send first, and then receive, wait for each
 // other for ever. A shift is one collective of the group, so no order of sends and receives can be

@@ -45,8 +45,8 @@ class WaitWatch {
   WaitWatch(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size,
             std::function<std::optional<RankWait>()> find_wait);
 
-  // Call it every kBetweenLooks. Returns a sentence that names ranks that wait for each other, and
-  // only on rank 0. Returns nothing if there are none. Throws if the store does not answer.
+  // Call it every kBetweenLooks. On rank 0 returns a sentence that names the ranks that wait for
+  // each other; nullopt if no ranks do, and on other ranks. Throws if the store does not answer.
   std::optional<std::string> Look(Clock::time_point now);
 
  private:
