@@ -5,10 +5,13 @@
 
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -26,6 +29,36 @@ using ::testing::StartsWith;
 
 Ended RunScript(const std::string& code, const std::vector<std::string>& options) {
   return RunOne(RankScript(Folder(), code, options));
+}
+
+// Runs a script in which `victim` kills itself, with its words replaced. Expects that the run ends
+// within `limit`, which includes the programs' start, and names the rank.
+void ExpectDeathOf(int victim, int num_ranks, const std::string& script,
+                   std::vector<std::pair<absl::string_view, std::string>> words,
+                   absl::Duration limit = kSoon + absl::Seconds(10)) {
+  const Folder folder;
+  words.emplace_back("VICTIM", absl::StrCat(victim));
+  const Deadline soon(limit);
+  Child run(RankScript(folder, absl::StrCat(kSayPid, absl::StrReplaceAll(script, words)),
+                       {"--nproc", absl::StrCat(num_ranks)}));
+  const std::vector<pid_t> pids = PidsOf(run, num_ranks);
+  const Ended ended = run.Wait();
+
+  ExpectGone(pids);
+  EXPECT_FALSE(soon.has_passed());
+  EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(ended.err, StartsWith(absl::StrCat("lockstep: rank ", victim, " (process ")));
+  ExpectOneComplaint(ended, "was killed by SIGKILL");
+}
+
+// The same, for a random rank of some that dies at its random MOMENT.
+void ExpectDeathAtAMoment(std::mt19937& random, int num_ranks, const std::string& script,
+                          std::vector<std::pair<absl::string_view, std::string>> words = {}) {
+  const auto victim = static_cast<int>(random() % static_cast<unsigned>(num_ranks));
+  const std::string moment = absl::StrCat(1 + random() % 30);
+  SCOPED_TRACE(absl::StrCat("rank ", victim, " of ", num_ranks, " at moment ", moment));
+  words.emplace_back("MOMENT", moment);
+  ExpectDeathOf(victim, num_ranks, script, std::move(words));
 }
 
 // --- A rank dies ---------------------------------------------------------------------------------
@@ -104,29 +137,9 @@ TEST(Death, InAShardedStepEndsTheRunAndNamesTheRank) {
     local model = sharding.fully_shard(Net())
     while true do model(torch.randn { 4, 8 }):sum():backward() end
   )";
-  const unsigned seed = 20261122;
-  std::mt19937 random(seed);
+  std::mt19937 random(20261122);
   for (int trial = 0; trial < 20; ++trial) {
-    const int num_ranks = 2 + trial % 3;
-    const auto victim = static_cast<int>(random() % static_cast<unsigned>(num_ranks));
-    const auto moment = static_cast<int>(1 + random() % 30);
-    SCOPED_TRACE(
-        absl::StrCat("rank ", victim, " of ", num_ranks, " at moment ", moment, ", seed ", seed));
-    const Folder folder;
-    const Deadline soon(kSoon + absl::Seconds(10));
-    Child run(RankScript(
-        folder,
-        absl::StrCat(kSayPid, absl::StrReplaceAll(kTrain, {{"VICTIM", absl::StrCat(victim)},
-                                                           {"MOMENT", absl::StrCat(moment)}})),
-        {"--nproc", absl::StrCat(num_ranks)}));
-    const std::vector<pid_t> pids = PidsOf(run, num_ranks);
-    const Ended ended = run.Wait();
-
-    ExpectGone(pids);
-    EXPECT_FALSE(soon.has_passed());  // with the programs' start
-    EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
-    EXPECT_THAT(ended.err, StartsWith(absl::StrCat("lockstep: rank ", victim, " (process ")));
-    ExpectOneComplaint(ended, "was killed by SIGKILL");
+    ExpectDeathAtAMoment(random, 2 + trial % 3, kTrain);
   }
 }
 
@@ -155,32 +168,11 @@ TEST(Death, InAPipelineEndsTheRunAndNamesTheRank) {
       sharding.accumulate(model, batches, 18, function(b) return model(b, "loss") end)
     end
   )";
-  const unsigned seed = 20261128;
-  std::mt19937 random(seed);
+  std::mt19937 random(20261128);
   const std::vector<std::string> orders = {"1f1b", "interleaved", "all_forwards_first"};
   for (int trial = 0; trial < 9; ++trial) {
-    const int num_ranks = 2 + trial % 2;
-    const auto victim = static_cast<int>(random() % static_cast<unsigned>(num_ranks));
-    const auto moment = static_cast<int>(1 + random() % 30);
     const std::string& order = orders[static_cast<size_t>(trial) % orders.size()];
-    SCOPED_TRACE(absl::StrCat("rank ", victim, " of ", num_ranks, " at moment ", moment, ", ",
-                              order, ", seed ", seed));
-    const Folder folder;
-    const Deadline soon(kSoon + absl::Seconds(10));
-    Child run(RankScript(
-        folder,
-        absl::StrCat(kSayPid, absl::StrReplaceAll(kTrain, {{"VICTIM", absl::StrCat(victim)},
-                                                           {"MOMENT", absl::StrCat(moment)},
-                                                           {"ORDER", order}})),
-        {"--nproc", absl::StrCat(num_ranks)}));
-    const std::vector<pid_t> pids = PidsOf(run, num_ranks);
-    const Ended ended = run.Wait();
-
-    ExpectGone(pids);
-    EXPECT_FALSE(soon.has_passed());  // with the programs' start
-    EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
-    EXPECT_THAT(ended.err, StartsWith(absl::StrCat("lockstep: rank ", victim, " (process ")));
-    ExpectOneComplaint(ended, "was killed by SIGKILL");
+    ExpectDeathAtAMoment(random, 2 + trial % 2, kTrain, {{"ORDER", order}});
   }
 }
 
@@ -229,21 +221,7 @@ TEST(Death, InEachPhaseOfAPipelineEndsTheRunAndNamesTheRank) {
   for (const Case& one : {Case{"forward 2", 0}, Case{"forward 3", 0}, Case{"backward 2", 2},
                           Case{"backward 4", 0}, Case{"reduction", 3}, Case{"norm", 1}}) {
     SCOPED_TRACE(absl::StrCat("rank ", one.victim, " at ", one.phase));
-    const Folder folder;
-    const Deadline soon(kSoon + absl::Seconds(10));
-    Child run(RankScript(
-        folder,
-        absl::StrCat(kSayPid, absl::StrReplaceAll(kTrain, {{"VICTIM", absl::StrCat(one.victim)},
-                                                           {"PHASE", one.phase}})),
-        {"--nproc", "4"}));
-    const std::vector<pid_t> pids = PidsOf(run, 4);
-    const Ended ended = run.Wait();
-
-    ExpectGone(pids);
-    EXPECT_FALSE(soon.has_passed());  // with the programs' start
-    EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
-    EXPECT_THAT(ended.err, StartsWith(absl::StrCat("lockstep: rank ", one.victim, " (process ")));
-    ExpectOneComplaint(ended, "was killed by SIGKILL");
+    ExpectDeathOf(one.victim, 4, kTrain, {{"PHASE", one.phase}});
   }
 }
 
@@ -294,19 +272,7 @@ TEST(Death, InATowerOrAStageBesideItEndsTheRunAndNamesTheRank) {
   } cases[] = {{"forward 3", 0}, {"backward 2", 0}, {"backward 2", 1}, {"forward 3", 2}};
   for (const auto& [phase, victim] : cases) {
     SCOPED_TRACE(absl::StrCat("rank ", victim, " at ", phase));
-    const Folder folder;
-    Child run(RankScript(
-        folder,
-        absl::StrCat(kSayPid, absl::StrReplaceAll(
-                                  kTrain, {{"VICTIM", absl::StrCat(victim)}, {"PHASE", phase}})),
-        {"--nproc", "3"}));
-    const std::vector<pid_t> pids = PidsOf(run, 3);
-    const Ended ended = run.Wait();
-
-    ExpectGone(pids);
-    EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
-    EXPECT_THAT(ended.err, StartsWith(absl::StrCat("lockstep: rank ", victim, " (process ")));
-    ExpectOneComplaint(ended, "was killed by SIGKILL");
+    ExpectDeathOf(victim, 3, kTrain, {{"PHASE", phase}}, /*limit=*/absl::Minutes(5));
   }
 }
 
@@ -340,31 +306,10 @@ TEST(Death, InASharedSampleEndsTheRunAndNamesTheRank) {
       sharding.accumulate(model, batches[rank + 1], report.loss_tokens, function(b) return model(b, "loss") end)
     end
   )";
-  const unsigned seed = 20261129;
-  std::mt19937 random(seed);
+  std::mt19937 random(20261129);
   for (int trial = 0; trial < 8; ++trial) {
-    const int num_ranks = 2 + trial % 2;
-    const auto victim = static_cast<int>(random() % static_cast<unsigned>(num_ranks));
-    const auto moment = static_cast<int>(1 + random() % 30);
     const std::string shard = trial < 4 ? "data_parallel" : "fully_shard";
-    SCOPED_TRACE(absl::StrCat("rank ", victim, " of ", num_ranks, " at moment ", moment, ", ",
-                              shard, ", seed ", seed));
-    const Folder folder;
-    const Deadline soon(kSoon + absl::Seconds(10));
-    Child run(RankScript(
-        folder,
-        absl::StrCat(kSayPid, absl::StrReplaceAll(kTrain, {{"VICTIM", absl::StrCat(victim)},
-                                                           {"MOMENT", absl::StrCat(moment)},
-                                                           {"SHARD", shard}})),
-        {"--nproc", absl::StrCat(num_ranks)}));
-    const std::vector<pid_t> pids = PidsOf(run, num_ranks);
-    const Ended ended = run.Wait();
-
-    ExpectGone(pids);
-    EXPECT_FALSE(soon.has_passed());  // with the programs' start
-    EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
-    EXPECT_THAT(ended.err, StartsWith(absl::StrCat("lockstep: rank ", victim, " (process ")));
-    ExpectOneComplaint(ended, "was killed by SIGKILL");
+    ExpectDeathAtAMoment(random, 2 + trial % 2, kTrain, {{"SHARD", shard}});
   }
 }
 

@@ -311,38 +311,35 @@ TEST(Watchdog, ARankMayWorkAloneForLongerThanTheLimit) {
       {"the evaluation"});
 }
 
-TEST(Watchdog, ARankThatIsStoppedInItsWorkAloneEndsTheRun) {
+// Stops a rank, after `line` of its output. Expects that the run ends and says that it gives no
+// answer.
+void ExpectNoAnswerOf(int stopped, int num_ranks, const std::string& code,
+                      const std::string& line = "") {
   const Folder folder;
-  Child run(RankScript(folder,
-                       absl::StrCat(kSayPid,
-                                    "local run = require 'lockstep.run'\n"
-                                    "if rank == 0 then run.alone(forever) end\n"
-                                    "dist.barrier()"),
-                       {"--nproc", "2", "--timeout", "2"}));
-  const std::vector<pid_t> pids = PidsOf(run, 2);
+  Child run(RankScript(folder, absl::StrCat(kSayPid, code),
+                       {"--nproc", absl::StrCat(num_ranks), "--timeout", "2"}));
+  const std::vector<pid_t> pids = PidsOf(run, num_ranks);
+  if (!line.empty()) run.WaitForLine(line);
 
-  kill(pids[0], SIGSTOP);
+  kill(pids[static_cast<size_t>(stopped)], SIGSTOP);
   const Ended ended = run.Wait();
 
   EXPECT_EQ(ended.exit_code, kHang);
-  EXPECT_THAT(ended.err, HasSubstr("\n  rank 0: no answer: "));
+  EXPECT_THAT(ended.err, HasSubstr(absl::StrCat("\n  rank ", stopped, ": no answer: ")));
+}
+
+TEST(Watchdog, ARankThatIsStoppedInItsWorkAloneEndsTheRun) {
+  ExpectNoAnswerOf(0, 2,
+                   "local run = require 'lockstep.run'\n"
+                   "if rank == 0 then run.alone(forever) end\n"
+                   "dist.barrier()");
 }
 
 // Ranks that wait in their own work alone would excuse each other for ever.
 TEST(Watchdog, ARankThatIsStoppedWhileOthersWaitInWorkAloneEndsTheRun) {
-  const Folder folder;
-  Child run(RankScript(folder,
-                       absl::StrCat(kSayPid,
-                                    "local run = require 'lockstep.run'\n"
-                                    "run.alone(rank == 1 and forever or dist.barrier)"),
-                       {"--nproc", "3", "--timeout", "2"}));
-  const std::vector<pid_t> pids = PidsOf(run, 3);
-
-  kill(pids[1], SIGSTOP);
-  const Ended ended = run.Wait();
-
-  EXPECT_EQ(ended.exit_code, kHang);
-  EXPECT_THAT(ended.err, HasSubstr("\n  rank 1: no answer: "));
+  ExpectNoAnswerOf(1, 3,
+                   "local run = require 'lockstep.run'\n"
+                   "run.alone(rank == 1 and forever or dist.barrier)");
 }
 
 // The state of `best` is what `state_dict` returns, which rank 0 computes as Lua code says.
@@ -363,17 +360,7 @@ TEST(Watchdog, ARankMaySaveForLongerThanTheLimit) {
 }
 
 TEST(Watchdog, ARankThatIsStoppedAsItSavesEndsTheRun) {
-  const Folder folder;
-  Child run(RankScript(folder, absl::StrCat(kSayPid, SaveWith("print('saves') forever()")),
-                       {"--nproc", "2", "--timeout", "2"}));
-  const std::vector<pid_t> pids = PidsOf(run, 2);
-  run.WaitForLine("saves");
-
-  kill(pids[0], SIGSTOP);
-  const Ended ended = run.Wait();
-
-  EXPECT_EQ(ended.exit_code, kHang);
-  EXPECT_THAT(ended.err, HasSubstr("\n  rank 0: no answer: "));
+  ExpectNoAnswerOf(0, 2, SaveWith("print('saves') forever()"), "saves");
 }
 
 TEST(Watchdog, ACollectiveInWorkAloneIsAHang) {

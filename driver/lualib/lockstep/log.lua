@@ -311,10 +311,8 @@ function M.curve(file, series, opts)
   local drawn = {}
   for _, name in ipairs(series) do
     local series_of_name = series_by_name[name]
-    if not series_of_name then
-      core.raise(string.format('log.curve: nothing was logged as "%s" (known: %s)', tostring(name),
-        table.concat(plain.keys(series_by_name), ", ")))
-    end
+    plain.check(series_of_name, 'log.curve: nothing was logged as "%s" (known: %s)', tostring(name),
+      table.concat(plain.keys(series_by_name), ", "))
     drawn[#drawn + 1] = { name = name, points = series_of_name:points() }
   end
   core.write_file(path, { plot.svg(drawn, opts) })

@@ -98,10 +98,9 @@ local function find_class(caller, raw)
   if type(raw) ~= "table" then core.raise(caller .. ": the config must be a table, got a " .. type(raw)) end
   local given = raw.architectures
   local first = type(given) == "table" and given[1] or ""
-  if given ~= nil and given ~= core.null and (type(given) ~= "table" or type(first) ~= "string") then
-    core.raise(caller .. ": architectures of the config must be an array of names, got "
-      .. (type(given) == "table" and "an array that begins with a " .. type(first) or tostring(given)))
-  end
+  plain.check(given == nil or given == core.null or type(given) == "table" and type(first) == "string",
+    "%s: architectures of the config must be an array of names, got %s", caller,
+    type(given) == "table" and "an array that begins with a " .. type(first) or tostring(given))
   local names = type(given) == "table" and given or {}
   if names[1] and architectures[names[1]] then return architectures[names[1]] end
   local base = classification.base_of(names[1])
@@ -264,9 +263,8 @@ end
 ---@param opts {like: string?, max_shard_bytes: integer?}? like: a folder whose config.json, tokenizer and other small
 --- files are copied (config.json gets the dtype of the weights); default: config.json alone
 function M.save(model, dir, opts)
-  if type(dir) ~= "string" or dir == "" then
-    core.raise("models.save: the folder must be a path, got " .. (dir == "" and "an empty string" or "a " .. type(dir)))
-  end
+  plain.check(type(dir) == "string" and dir ~= "", "models.save: the folder must be a path, got %s",
+    dir == "" and "an empty string" or "a " .. type(dir))
   local o = options.read("models.save", opts, { like = options.optional, max_shard_bytes = 5e9 })
   plain.check(o.max_shard_bytes >= 1 and math.floor(o.max_shard_bytes) == o.max_shard_bytes,
     "models.save: max_shard_bytes must be a whole number of at least 1, got %s", o.max_shard_bytes)

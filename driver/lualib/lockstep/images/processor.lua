@@ -180,10 +180,9 @@ end
 
 local function stack(frames)
   if torch.is_tensor(frames) then return frames end
-  if type(frames) ~= "table" or #frames == 0 then
-    core.raise("process:video: expected frames, an array of uint8 tensors [3, H, W] or one tensor [F, 3, H, W], got "
-      .. (type(frames) == "table" and "none" or "a " .. type(frames)))
-  end
+  plain.check(type(frames) == "table" and #frames ~= 0,
+    "process:video: expected frames, an array of uint8 tensors [3, H, W] or one tensor [F, 3, H, W], got %s",
+    type(frames) == "table" and "none" or "a " .. type(frames))
   local rows = {} -- [H, W, 3]
   for i, frame in ipairs(frames) do
     check_pixels("process:video", frame, 3)

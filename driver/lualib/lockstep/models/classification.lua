@@ -5,7 +5,6 @@
 ---     local scores = judge(batch)                                      -- [sequences, 1]
 
 local chunks = require "lockstep.nn.chunks"
-local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
@@ -163,10 +162,9 @@ function M.changes(raw, num_labels)
       .. "num_labels out", count, num_labels)
     return nil
   end
-  if not names[architecture] then
-    core.raise(("models.load: num_labels: %s has no class for sequence classification (those that have: %s)"):format(
-      tostring(architecture), table.concat(plain.keys(names), ", ")))
-  end
+  plain.check(names[architecture],
+    "models.load: num_labels: %s has no class for sequence classification (those that have: %s)",
+    tostring(architecture), table.concat(plain.keys(names), ", "))
   local changes = { architectures = { names[architecture] }, id2label = {}, label2id = {} }
   for i = 0, num_labels - 1 do
     changes.id2label[tostring(i)], changes.label2id["LABEL_" .. i] = "LABEL_" .. i, i

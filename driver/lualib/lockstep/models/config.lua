@@ -237,9 +237,8 @@ local function check_value(architecture, key, value)
   local problem = key == "quantization_config" and quantized.problem(value)
   if is_one_of(value, ONLY[key]) or problem == nil then return end
   local way_out = ('ignore = { "%s" } computes as if it were absent'):format(key)
-  if #ONLY[key] == 0 then
-    fail('%s: the config has "%s": %s; %s', architecture, key, problem or "it is not supported", way_out)
-  end
+  check(#ONLY[key] ~= 0, '%s: the config has "%s": %s; %s', architecture, key, problem or "it is not supported",
+    way_out)
   fail('%s: "%s" is %s; only %s is supported; %s', architecture, key, tostring(value), tostring(ONLY[key][1]), way_out)
 end
 

@@ -68,10 +68,9 @@ end
 
 --- For each frequency, whether it turns with time (0), row (1) or column (2).
 local function axes_of(class, c, sections)
-  if type(sections) ~= "table" or #sections ~= 3 or sections[1] + sections[2] + sections[3] ~= c.head_dim / 2 then
-    fail("%s: mrope_section must be three numbers that add up to head_dim / 2 = %d, got %s", class.class_name,
-      c.head_dim / 2, type(sections) == "table" and "{" .. table.concat(sections, ", ") .. "}" or tostring(sections))
-  end
+  check(type(sections) == "table" and #sections == 3 and sections[1] + sections[2] + sections[3] == c.head_dim / 2,
+    "%s: mrope_section must be three numbers that add up to head_dim / 2 = %d, got %s", class.class_name,
+    c.head_dim / 2, type(sections) == "table" and "{" .. table.concat(sections, ", ") .. "}" or tostring(sections))
   local axes = {}
   for axis, count in ipairs(sections) do
     for i = 0, count - 1 do

@@ -128,10 +128,8 @@ function M.check_same_parts(caller, module, group)
     end
     local places = dist.all_gather_object({ owner.rank + 1, owner.size }, { group = group })
     for _, place in ipairs(places) do
-      if place[1] ~= places[1][1] or place[2] ~= places[1][2] then
-        core.raise(("%s: %s, part %d of %d and part %d of %d; %s"):format(caller, what, places[1][1], places[1][2],
-          place[1], place[2], advice))
-      end
+      plain.check(place[1] == places[1][1] and place[2] == places[1][2], "%s: %s, part %d of %d and part %d of %d; %s",
+        caller, what, places[1][1], places[1][2], place[1], place[2], advice)
     end
   end
   compared[module] = group or true

@@ -347,10 +347,9 @@ end
 function Optimizer:load_state_dict(saved)
   local present = self:state_dict()
   local own = present.states
-  if type(saved) ~= "table" or type(saved.states) ~= "table" or #saved.states ~= #own then
-    core.raise(string.format("optimizer:load_state_dict: there are %d parameters, but the state holds %s", #own,
-      type(saved) == "table" and type(saved.states) == "table" and #saved.states or "none"))
-  end
+  plain.check(type(saved) == "table" and type(saved.states) == "table" and #saved.states == #own,
+    "optimizer:load_state_dict: there are %d parameters, but the state holds %s", #own,
+    type(saved) == "table" and type(saved.states) == "table" and #saved.states or "none")
   for i, state in ipairs(own) do
     plain.check(type(saved.states[i]) == "table", "optimizer:load_state_dict: the state of parameter %d must be a "
       .. "table of tensors, not a %s", i, type(saved.states[i]))

@@ -8,6 +8,7 @@ local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
 local dist = require "lockstep.distributed"
 local terminal = require "lockstep.log.terminal"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -32,10 +33,8 @@ local agreement ---@type lockstep.core.sharding.Gathering
 function M.configure(config)
   local policy = rawget(config, "nonfinite")
   if policy == nil then return end
-  if not POLICIES[policy] then
-    core.raise(('run.config: nonfinite must be "stop", "skip" or "go_on", not %s'):format(
-      type(policy) == "string" and ('"%s"'):format(policy) or tostring(policy)))
-  end
+  plain.check(POLICIES[policy], 'run.config: nonfinite must be "stop", "skip" or "go_on", not %s',
+    type(policy) == "string" and ('"%s"'):format(policy) or tostring(policy))
   M.policy = policy
 end
 

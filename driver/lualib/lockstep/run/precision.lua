@@ -1,6 +1,5 @@
 --- The precision that a script trains in, by its name on the command line.
 
-local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local terminal = require "lockstep.log.terminal"
 local plain = require "lockstep.plain"
@@ -29,10 +28,8 @@ function M.dtype(precision)
   local is_auto = precision == "auto"
   local name = is_auto and default_of_this_rank() or precision
   local dtype = DTYPES[name]
-  if not dtype then
-    core.raise(('run.dtype: precision must be "%s", not %s'):format(table.concat(NAMES, '", "'),
-      plain.shown(name, "string")))
-  end
+  plain.check(dtype, 'run.dtype: precision must be "%s", not %s', table.concat(NAMES, '", "'),
+    plain.shown(name, "string"))
   if dist.rank() == 0 then
     terminal.print_line(("precision: %s%s%s"):format(name, dtype == torch.bfloat16 and ", with float32 masters" or "",
       is_auto and (" (the default on %s)"):format(dist.device() == "cpu" and "CPUs" or "this GPU") or ""))

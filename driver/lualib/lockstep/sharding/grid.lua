@@ -149,10 +149,8 @@ function M.sizes(given, world)
     o.dp = world / product
   end
   check_size("dp", o.dp)
-  if product * o.dp ~= world then
-    fail("%s, x dp %d = %d ranks, but the world has %d%s", text, o.dp, product * o.dp, world,
-      world % product == 0 and ("; leave dp out, it is %d"):format(world / product) or "")
-  end
+  check(product * o.dp == world, "%s, x dp %d = %d ranks, but the world has %d%s", text, o.dp, product * o.dp, world,
+    world % product == 0 and ("; leave dp out, it is %d"):format(world / product) or "")
   local shared = o.dp * o.cp
   if shared % o.ep ~= 0 then
     fail("ep %d does not divide dp %d x cp %d = %d, the ranks that experts are split over", o.ep, o.dp, o.cp, shared)

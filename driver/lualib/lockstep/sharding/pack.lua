@@ -282,10 +282,8 @@ function Packed:load_state(state)
   local keys = self.loader and { "loader", "cuts", "ranks" }
     or { "drawn", "chunks", "dropped_tokens", "ended", "ready", "waiting" }
   for _, key in ipairs(keys) do
-    if type(state) ~= "table" or state[key] == nil then
-      core.raise(("sharding.pack: this is not a state of pack%s: it lacks %s"):format(
-        self.loader and " over a data.loader" or "", key))
-    end
+    plain.check(type(state) == "table" and state[key] ~= nil,
+      "sharding.pack: this is not a state of pack%s: it lacks %s", self.loader and " over a data.loader" or "", key)
   end
   if self.loader then
     self:load_positions(state)

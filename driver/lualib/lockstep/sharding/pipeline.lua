@@ -25,7 +25,7 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
-local check, fail = plain.checks "sharding.parallelize: "
+local check = plain.checks "sharding.parallelize: "
 
 ---@class sharding.Pipeline
 ---@field module models.CausalLM the layers of this rank's stages
@@ -71,9 +71,8 @@ function Pipeline:forward(batch, what, ...)
       self.module.class_name, tostring(what))
     return self.runner:call(batch, "scores")
   end
-  if what ~= "loss" and what ~= "log_probs" then
-    fail('with pp a model computes model(batch, "loss") or "log_probs" alone, not "%s"', tostring(what or "logits"))
-  end
+  check(what == "loss" or what == "log_probs",
+    'with pp a model computes model(batch, "loss") or "log_probs" alone, not "%s"', tostring(what or "logits"))
   return self.runner:call(batch, what, ...)
 end
 

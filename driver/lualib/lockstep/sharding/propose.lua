@@ -76,18 +76,14 @@ local function check_whole(name, value)
 end
 
 local function check_positive(name, value, most)
-  if not (type(value) == "number" and value > 0 and value <= (most or math.huge) and value < math.huge) then
-    fail("%s must be a number above 0%s, not %s", name, most and " and at most " .. most or "",
-      plain.shown(value, "number"))
-  end
+  check(type(value) == "number" and value > 0 and value <= (most or math.huge) and value < math.huge,
+    "%s must be a number above 0%s, not %s", name, most and " and at most " .. most or "", plain.shown(value, "number"))
 end
 
 local function check_work(prefix, o)
   for _, name in ipairs { "gpus", "seq_len", "tokens_per_step" } do check_whole(prefix .. name, o[name]) end
-  if o.tokens_per_step % o.seq_len ~= 0 then
-    fail("%stokens_per_step %d is not a multiple of seq_len %d; give %d", prefix, o.tokens_per_step, o.seq_len,
-      math.max(1, math.floor(o.tokens_per_step / o.seq_len + 0.5)) * o.seq_len)
-  end
+  check(o.tokens_per_step % o.seq_len == 0, "%stokens_per_step %d is not a multiple of seq_len %d; give %d", prefix,
+    o.tokens_per_step, o.seq_len, math.max(1, math.floor(o.tokens_per_step / o.seq_len + 0.5)) * o.seq_len)
 end
 
 local function read_options(opts)
@@ -345,10 +341,9 @@ local function efficiency_of(o, shape)
   for axis, size in pairs(m.grid) do grid[axis] = size end
   grid.dp = m.gpus / (grid.tp * grid.cp * grid.pp)
   local micro_batches = m.tokens_per_step / m.seq_len / grid.dp / m.sequences
-  if grid.dp % 1 ~= 0 or micro_batches % 1 ~= 0 or micro_batches == 0 then
-    fail("measured: %d sequences on %d GPUs are no whole number of micro-batches of %d sequences on %s",
-      m.tokens_per_step / m.seq_len, m.gpus, m.sequences, grid_text(grid))
-  end
+  check(grid.dp % 1 == 0 and micro_batches % 1 == 0 and micro_batches ~= 0,
+    "measured: %d sequences on %d GPUs are no whole number of micro-batches of %d sequences on %s",
+    m.tokens_per_step / m.seq_len, m.gpus, m.sequences, grid_text(grid))
   local candidate = plain.copy(grid, { sequences = m.sequences, micro_batches = micro_batches, chunks = m.chunks,
     checkpoint = m.checkpoint, reshard = m.reshard_after_forward and grid.pp == 1 })
   local stages = shapes.stages(shape, grid.pp, m.chunks)

@@ -34,10 +34,9 @@ end
 
 local function check_kinds(plan)
   for pattern, kind in pairs(plan) do
-    if type(pattern) ~= "string" or pattern == "" then
-      fail('a key of plan must be a name such as "layers.*.mlp.up_proj", not %s',
-        pattern == "" and "an empty one" or "a " .. type(pattern))
-    end
+    check(type(pattern) == "string" and pattern ~= "",
+      'a key of plan must be a name such as "layers.*.mlp.up_proj", not %s',
+      pattern == "" and "an empty one" or "a " .. type(pattern))
     check(SPLITS_WEIGHTS[kind] or SEES[kind],
       'plan: "%s" must be "column", "row" or "vocabulary", or "split", "join", "tokens", "features" or "whole", not %s',
       pattern, plain.shown(kind, "string"))

@@ -9,10 +9,9 @@ local M = {}
 
 --- A Lua pattern for names with "*" in place of any one part.
 local function pattern_of(text, option)
-  if type(text) ~= "string" or text == "" then
-    core.raise(("sharding.fully_shard: %s must hold names, such as \"layers.*\", not %s"):format(option,
-      type(text) == "string" and "an empty one" or "a " .. type(text)))
-  end
+  plain.check(type(text) == "string" and text ~= "",
+    "sharding.fully_shard: %s must hold names, such as \"layers.*\", not %s", option,
+    type(text) == "string" and "an empty one" or "a " .. type(text))
   return "^" .. text:gsub("[%^%$%(%)%%%.%[%]%+%-%?]", "%%%0"):gsub("%*", "[^.]+") .. "$"
 end
 

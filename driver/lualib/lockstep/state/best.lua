@@ -63,11 +63,10 @@ local function check_same(now)
   local own = { metric = now.metric, mode = now.mode, step = tostring(now.step), value = ("%.17g"):format(now.value) }
   agreement.begin("run:keep_best")
   local field, first, other, rank = agreement.difference(own)
-  if field then
-    core.raise(("run:keep_best: ranks do not agree: the %s is %s on rank 0, and %s on rank %d; give every rank the "
-      .. "same, a value of all ranks from sharding.evaluate or sharding.weighted_mean"):format(
-      field == "value" and now.metric or field, first, other, rank))
-  end
+  plain.check(not field,
+    "run:keep_best: ranks do not agree: the %s is %s on rank 0, and %s on rank %d; give every rank the same, a value "
+    .. "of all ranks from sharding.evaluate or sharding.weighted_mean", field == "value" and now.metric or field, first,
+    other, rank)
 end
 
 --- Returns whether a value is better than all before it, and then takes it as the record. Collective.

@@ -107,10 +107,8 @@ local function compare_values(values)
   for has, theirs in ipairs(prints) do
     for _, name in ipairs(plain.keys(theirs)) do
       for lacks, others in ipairs(prints) do
-        if others[name] == nil then
-          core.raise(('run:save: rank %d has no "%s", which rank %d has; %s'):format(lacks - 1, name, has - 1,
-            name == "run.config" and "call run.config on every rank" or "give every rank the same"))
-        end
+        plain.check(others[name] ~= nil, 'run:save: rank %d has no "%s", which rank %d has; %s', lacks - 1, name,
+          has - 1, name == "run.config" and "call run.config on every rank" or "give every rank the same")
       end
       local same = theirs[name] == prints[1][name]
       kinds[name] = kinds[name] ~= "per_rank" and same and "shared" or "per_rank"

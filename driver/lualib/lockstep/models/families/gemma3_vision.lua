@@ -116,10 +116,9 @@ end
 function Tower:forward(pixels, grid, checkpoint)
   local c, tower, projector = self.settings, self.vision_tower, self.multi_modal_projector
   for i, item in ipairs(grid) do
-    if item[1] ~= 1 or item[2] ~= c.side or item[3] ~= c.side then
-      fail("image_grid_thw[%d] is {%d, %d, %d}; each picture has {1, %d, %d} patches", i - 1, item[1], item[2], item[3],
-        c.side, c.side)
-    end
+    check(item[1] == 1 and item[2] == c.side and item[3] == c.side,
+      "image_grid_thw[%d] is {%d, %d, %d}; each picture has {1, %d, %d} patches", i - 1, item[1], item[2], item[3],
+      c.side, c.side)
   end
   local device = tower.post_layernorm.weight.device
   local places = vision.places(grid, c.merge)

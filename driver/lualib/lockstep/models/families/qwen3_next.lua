@@ -18,7 +18,7 @@ local torch = require "lockstep.torch"
 
 local NAME = "Qwen3NextForCausalLM"
 
-local check, fail = plain.checks("models: " .. NAME .. ": ")
+local check = plain.checks("models: " .. NAME .. ": ")
 
 local function wide(x) return x:to(x.dtype == torch.float64 and torch.float64 or torch.float32) end
 
@@ -205,10 +205,9 @@ local function read_layer_types(c)
     end
   end
   for i = 1, c.num_hidden_layers do
-    if not KINDS[c.layer_types[i]] then
-      fail('layer_types[%d] is "%s"; expected linear_attention or full_attention for each of %d layers', i - 1,
-        tostring(c.layer_types[i]), c.num_hidden_layers)
-    end
+    check(KINDS[c.layer_types[i]],
+      'layer_types[%d] is "%s"; expected linear_attention or full_attention for each of %d layers', i - 1,
+      tostring(c.layer_types[i]), c.num_hidden_layers)
   end
 end
 

@@ -51,10 +51,9 @@ end
 function M.weighted_mean(sum, count, opts)
   local o = options.read("sharding.weighted_mean", opts, { group = options.optional })
   for i, value in ipairs { sum or false, count or false } do
-    if type(value) ~= "number" and not torch.is_tensor(value) then
-      core.raise(("sharding.weighted_mean: %s must be a number or a tensor, not %s"):format(i == 1 and "sum" or "count",
-        value and "a " .. type(value) or "nil"))
-    end
+    plain.check(type(value) == "number" or torch.is_tensor(value),
+      "sharding.weighted_mean: %s must be a number or a tensor, not %s", i == 1 and "sum" or "count",
+      value and "a " .. type(value) or "nil")
   end
   local sums, counts = as_tensors(sum, count)
   local mean = M.over_ranks(sums, counts, o.group, "sharding.weighted_mean: the count over all ranks is 0")

@@ -259,10 +259,8 @@ end
 function M.check(order, chunks)
   local known = false
   for _, one in ipairs(M.ORDERS) do known = known or one == order end
-  if not known then
-    core.raise(('sharding.parallelize: order must be "%s", not %s'):format(table.concat(M.ORDERS, '" or "'),
-      plain.shown(order, "string")))
-  end
+  plain.check(known, 'sharding.parallelize: order must be "%s", not %s', table.concat(M.ORDERS, '" or "'),
+    plain.shown(order, "string"))
   plain.check(plain.is_whole(chunks, 1), "sharding.parallelize: chunks must be a whole number of at least 1, not %s",
     tostring(chunks))
   if order == "1f1b" and chunks > 1 then
