@@ -173,24 +173,17 @@ M.binary = {
   end,
 }
 
-M.unary = {
-  ["-"] = function(a)
+--- Makes a sign before a number.
+local function sign(op, factor)
+  return function(a)
     local x, is_float = number_of(a)
-    if not x then
-      check_defined(a)
-      fail(("- cannot be applied to a %s"):format(type_name(a)))
-    end
-    return result_of(-x, is_float)
-  end,
-  ["+"] = function(a)
-    local x, is_float = number_of(a)
-    if not x then
-      check_defined(a)
-      fail(("+ cannot be applied to a %s"):format(type_name(a)))
-    end
-    return result_of(x, is_float)
-  end,
-}
+    if x then return result_of(factor * x, is_float) end
+    check_defined(a)
+    fail(("%s cannot be applied to a %s"):format(op, type_name(a)))
+  end
+end
+
+M.unary = { ["-"] = sign("-", -1), ["+"] = sign("+", 1) }
 
 --- Returns what `a in b` gives.
 ---@param a any
