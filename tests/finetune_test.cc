@@ -297,7 +297,7 @@ TEST(FineTune, LengthInEpochsScheduleAndNoiseAreSettings) {
         FineTune(folder, noise,
                  {"model=model", "data=few.jsonl", "held_out=0", "epochs=2", "samples_per_step=4",
                   "lr=0.004", "schedule=linear", "warmup_steps=1", "lora.r=2", noise},
-                 "1"));
+                 1));
     ASSERT_EQ(ended.exit_code, 0) << ended.err;
     EXPECT_THAT(Values(folder, noise, Of::kSteps, "lr"),
                 Pointwise(DoubleNear(1e-9), {0.004, 0.004, 0.003, 0.002, 0.001}));
