@@ -1,4 +1,4 @@
---- plain.finally undoes what a call needed, whether it returns or raises.
+--- plain.finally undoes what a call needed, whether it returns or raises; plain.checks names the caller in errors.
 
 local plain = require "lockstep.plain"
 local t = require "lockstep.testing"
@@ -26,4 +26,20 @@ t.test("FinallyUndoesAfterAnErrorAndPassesItOnAsItIs", function()
   t.equal(ok, false)
   t.truthy(rawequal(raised, problem))
   t.truthy(undone)
+end)
+
+t.test("ChecksRaiseErrorsThatBeginWithTheCaller", function()
+  local check, fail = plain.checks "models.load: "
+
+  check(true, "%d is not reached", "text")
+
+  t.raises("models.load: r is 3, not a %", function() check(nil, "r is %d, not a %%", 3) end)
+  t.raises('models.load: the folder "a" is empty', function() fail('the folder "%s" is empty', "a") end)
+end)
+
+t.test("AValueOfAnotherTypeIsShownByItsType", function()
+  t.equal({ plain.shown(2.5, "number"), plain.shown("x", "number"), plain.shown(true, "number") },
+    { "2.5", "a string", "a boolean" })
+  t.equal({ plain.shown("x", "string"), plain.shown(2, "string"), plain.shown(nil, "string") },
+    { '"x"', "a number", "a nil" })
 end)
