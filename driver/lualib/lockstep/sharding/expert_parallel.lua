@@ -1,7 +1,6 @@
 --- The experts of a mixture on several ranks: the axis `ep` of sharding.parallelize.
 
 local adapted = require "lockstep.lora.experts"
-local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local expert_units = require "lockstep.sharding.expert_units"
 local members_of = require "lockstep.sharding.members"
@@ -11,7 +10,7 @@ local tensor_parallel = require "lockstep.sharding.tensor_parallel"
 
 local M = {}
 
-local CALLER = "sharding.parallelize: "
+local check = plain.checks "sharding.parallelize: "
 
 --- Returns the modules of a net that hold experts, with their names.
 ---@param net nn.Module
@@ -34,18 +33,12 @@ end
 ---@param has_values boolean? false: the net is on "meta"; default true
 function M.divide(net, group, has_values)
   local owner, found = members_of("sharding.parallelize", "group", group), M.find(net)
-  if #found == 0 then
-    core.raise(CALLER .. ("ep is %d, but %s has no mixture of experts"):format(owner.size, net.class_name))
-  end
+  check(#found > 0, "ep is %d, but %s has no mixture of experts", owner.size, net.class_name)
   for _, one in ipairs(found) do
-    if adapted.of(one.module) then
-      core.raise(CALLER .. ('"%s" has adapters of its experts, which ep does not divide; give lora.apply other targets')
-        :format(one.name))
-    end
+    check(not adapted.of(one.module),
+      '"%s" has adapters of its experts, which ep does not divide; give lora.apply other targets', one.name)
     local count = one.module.gate_up_proj:size(0)
-    if count % owner.size ~= 0 then
-      core.raise(CALLER .. ('"%s": %d experts cannot be divided by ep %d'):format(one.name, count, owner.size))
-    end
+    check(count % owner.size == 0, '"%s": %d experts cannot be divided by ep %d', one.name, count, owner.size)
     for _, p in one.module:named_parameters() do
       splits.refuse("sharding.parallelize", p, "divide the experts once")
     end
@@ -69,10 +62,9 @@ function M.shards(net, grid, opts)
   local shared = grid.dp * grid.cp
   local replicas, own_replicas = grid.replicas, grid.replicas
   if not opts then replicas, own_replicas = shared, shared / grid.ep end
-  if shared / grid.ep % own_replicas ~= 0 then
-    core.raise(CALLER .. ("replicas %d of the grid does not divide the %d ranks that hold the same experts (dp %d x cp "
-      .. "%d / ep %d)"):format(replicas, shared / grid.ep, grid.dp, grid.cp, grid.ep))
-  end
+  check(shared / grid.ep % own_replicas == 0,
+    "replicas %d of the grid does not divide the %d ranks that hold the same experts (dp %d x cp %d / ep %d)", replicas,
+    shared / grid.ep, grid.dp, grid.cp, grid.ep)
   local modules = {}
   for _, one in ipairs(M.find(net)) do modules[one.module] = true end
   expert_units.note(net, { group = grid:group "expert_dp", replicas = own_replicas, modules = modules })

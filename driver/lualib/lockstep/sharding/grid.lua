@@ -9,9 +9,7 @@ local options = require "lockstep.options"
 
 local M = {}
 
-local CALLER = "sharding.grid: "
-
-local check, fail = plain.checks(CALLER)
+local check, fail = plain.checks "sharding.grid: "
 
 --- The axes of a rank's number, the fastest first.
 local ORDER = { "tp", "cp", "dp", "pp" }

@@ -20,9 +20,7 @@ local tensor_parallel = require "lockstep.sharding.tensor_parallel"
 
 local M = {}
 
-local CALLER = "sharding.parallelize: "
-
-local function check(holds, message, ...) plain.check(holds, CALLER .. message, ...) end
+local check, fail = plain.checks "sharding.parallelize: "
 
 ---@class sharding.ParallelOptions
 ---@field fully_shard sharding.FullyShardOptions|false|nil along dp x cp; false: replicas. Default: {}
@@ -120,7 +118,7 @@ end
 local function prepare(net, grid, opts, has_values)
   check(nn.is_module(net), "expected a module, not a %s", type(net))
   if not grids.is_one(grid) then
-    core.raise(CALLER .. "expected what sharding.grid returned, not "
+    fail("expected what sharding.grid returned, not "
       .. (type(grid) == "table" and "a table; write sharding.parallelize(net, sharding.grid { tp = 2 })"
         or "a " .. type(grid)))
   end

@@ -1,7 +1,6 @@
 --- sharding.tensor_parallel: layers whose weights are split over ranks.
 
 local adapters = require "lockstep.lora.adapters"
-local core = require "lockstep.core"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local dist = require "lockstep.distributed"
 local fully_shard = require "lockstep.sharding.fully_shard"
@@ -15,9 +14,7 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
-local CALLER = "sharding.tensor_parallel: "
-
-local check = plain.checks(CALLER)
+local check, fail = plain.checks "sharding.tensor_parallel: "
 
 --- The ranks that hold the same part as this one.
 local function same_part(owner, copies)
@@ -122,9 +119,9 @@ end
 
 --- Splits the layers. `has_values`: parameters get the values of the group's first rank.
 local function split(model, opts, has_values)
-  plain.check(nn.is_module(model), "%sexpected a module, not a %s; call it before data_parallel", CALLER, type(model))
+  check(nn.is_module(model), "expected a module, not a %s; call it before data_parallel", type(model))
   if data_parallel.has_replicas(model) or fully_shard.is_sharded(model) then
-    core.raise(CALLER .. "the module has been given to sharding.data_parallel or fully_shard, which would not learn of "
+    fail("the module has been given to sharding.data_parallel or fully_shard, which would not learn of "
       .. "the parts; call this before data_parallel")
   end
   local o = options.read("sharding.tensor_parallel", opts,

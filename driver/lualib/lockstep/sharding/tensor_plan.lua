@@ -10,9 +10,7 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
-local CALLER = "sharding.tensor_parallel: "
-
-local check, fail = plain.checks(CALLER)
+local check, fail = plain.checks "sharding.tensor_parallel: "
 
 --- Layers whose weights are split.
 local SPLITS_WEIGHTS = { column = true, row = true, vocabulary = true }
