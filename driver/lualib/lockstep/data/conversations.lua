@@ -7,6 +7,7 @@ local first_sample = require "lockstep.data.first_sample"
 local forms = require "lockstep.text.chat.forms"
 local hub = require "lockstep.hub"
 local log = require "lockstep.log"
+local nulls = require "lockstep.text.chat.nulls"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local samples = require "lockstep.text.chat.samples"
@@ -48,7 +49,11 @@ local function open(path, o)
     path = splits.files(folder, { split = o.split or "train", name = path, caller = NAME })
   end
   local first = type(path) == "table" and path[1] or path
-  return sources.source(path, { cache = o.cache }), first:match "^(.*)/[^/]*$" or "."
+  local source = sources.source(path, { cache = o.cache })
+  if #source > 0 and source:place(1):find "%.parquet, row" then
+    source = sources.changed("conversations", source, nulls.dropped, {}) -- every row has all keys of the file's type
+  end
+  return source, first:match "^(.*)/[^/]*$" or "."
 end
 
 --- Returns the kind of the first samples, and the name of the form of the first one that can be read.

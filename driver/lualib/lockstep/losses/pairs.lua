@@ -32,6 +32,15 @@ function M.needs_reference(variant)
   return VARIANTS[variant].reference == true
 end
 
+--- Raises an error for a picture in what the assistant says: its placeholders are nothing that a model writes.
+local function check_answer(sample)
+  for i, type_of_token in ipairs(sample.mm_token_type_ids or {}) do
+    if type_of_token == 1 and sample.loss_mask[i] == 1 then
+      error("losses.pairs: the answer has a picture; only prompts and messages of the user may have some", 0)
+    end
+  end
+end
+
 --- Returns a pair of data.conversations as a sample for batching: the chosen conversation, then the rejected one. The
 --- second result says why the pair teaches nothing: it is longer than seq_len, or both are the same.
 ---
@@ -54,6 +63,7 @@ function M.sample(chat, pair, opts)
   for half, messages in ipairs { pair.chosen, pair.rejected } do
     local sample = encode(messages, text.options(pair, { loss_from = pair.first, renderer = o.renderer }))
     sample.loss_mask[1] = 0 -- no token before it predicts it
+    check_answer(sample)
     ids[half], masks[half] = torch.tensor(sample.input_ids, I64), torch.tensor(sample.loss_mask)
     seen[half] = { input_ids = ids[half], pixel_values = sample.pixel_values, image_grid_thw = sample.image_grid_thw }
   end
