@@ -74,7 +74,7 @@ function M.source(caller, part, folder, place)
     core.raise(('%s: %s: "%s" is on the network, and only files are read: download it, and give its path'):format(
       caller, place, text_of(value)))
   end
-  value = is_text and (value:match "^file://(/.*)$" or value)
+  if is_text then value = value:match "^file://(/.*)$" or value end
   if not is_text or value:find "^%a[%w+.-]*://" then
     local got = is_text and '"' .. text_of(value) .. '", which is not a path'
       or value == nil and 'neither, and no column "images" or "image" has a picture for it' or "a " .. type(value)
