@@ -97,7 +97,8 @@ TEST(FineTune, AnAdapterLearnsTheSameOnEachGridOfTwoRanks) {
     const Ended ended =
         RunOne(FineTune(folder, parallel,
                         {"model=model", "data=chats.jsonl", "steps=10", "lr=0.01",
-                         "samples_per_step=7", "lora.r=8", "held_out=1", parallel}));
+                         "samples_per_step=7", "lora.r=8", "held_out=1", parallel,
+                         "parallel.sequence=true", "parallel.order=all_forwards_first"}));
     ASSERT_EQ(ended.exit_code, 0) << ended.err;
     EXPECT_THAT(ended.out, HasSubstr("14 layers have an adapter"));
     EXPECT_THAT(folder.List(absl::StrCat(parallel, "/adapter")),

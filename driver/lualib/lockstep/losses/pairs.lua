@@ -120,13 +120,16 @@ function M.read(source, chat, opts)
   }, o)
 end
 
---- Returns what a model takes: the conversations of packed pairs one after the other, with their pictures.
+--- Returns what a model takes: the conversations of packed pairs one after the other, with their pictures. Tokens of
+--- padding behind them are a sequence of their own.
 ---
 ---     local scores = judge(losses.pairs.batch(micro_batch))
 ---@param batch table of samples of losses.pairs.sample
 ---@return models.Batch
 function M.batch(batch)
   local made = { input_ids = batch.input_ids, seq_lens = batch.lengths:flatten():totable() }
+  local padding = #batch.input_ids - batch.lengths:sum():item()
+  if padding > 0 then made.seq_lens[#made.seq_lens + 1] = padding end
   if not batch.image_order then return made end
   made.pixel_values, made.image_grid_thw = batch.pixel_values, batch.image_grid_thw
   -- A pair counts its pictures from 0.
@@ -150,7 +153,7 @@ function M.score(model, batch, variant)
   local log_probs = model(conversations, "log_probs")
   local function score(mean)
     return per_sequence(log_probs, { seq_lens = conversations.seq_lens, loss_mask = batch.loss_mask, mean = mean })
-      :view(-1, 2)
+      :narrow(0, 0, batch.lengths:numel()):view(-1, 2)
   end
   local means = score(true)
   return VARIANTS[variant].mean and means or score(false), means

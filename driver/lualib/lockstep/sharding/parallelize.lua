@@ -28,11 +28,13 @@ local function check(holds, message, ...) plain.check(holds, CALLER .. message, 
 ---@field fully_shard sharding.FullyShardOptions|false|nil along dp x cp; false: replicas. Default: {}
 ---@field data_parallel sharding.DataParallelOptions? of replicas; find_unused: default true for a model with a vision
 --- tower, which text does not run
----@field sequence boolean? with tp: values between the layers are split by tokens
+---@field sequence boolean? with tp: values between the layers are split by tokens, whose number in a micro-batch must
+--- be a multiple of grid.token_multiple: batching.prepare has pad_to_multiple_of
 ---@field plan table<string, string>? with tp: see sharding.tensor_parallel; default: the model's own
 ---@field cp "ring"|"all_to_all"|nil how attention sees other ranks' tokens; default: all-to-all where the ranks of cp
 --- divide the query heads of a tp rank
----@field order "1f1b"|"interleaved"|"all_forwards_first"|nil of a pipeline's micro-batches
+---@field order "1f1b"|"interleaved"|"all_forwards_first"|""|nil of a pipeline's micro-batches; default, also "":
+--- "interleaved" with chunks, else "1f1b"
 ---@field chunks integer? parts of the model on each stage of a pipeline: 1 unless given
 ---@field checkpoint checkpoint.Checkpoint|table|nil recomputes layers in backward: see models.CausalLM
 
@@ -64,11 +66,14 @@ local function read_options(grid, given)
     .. "gradients; leave them out", grid.pp)
   check(o.cp == nil or o.cp == "ring" or o.cp == "all_to_all", 'cp must be "ring" or "all_to_all", not %s',
     type(o.cp) == "string" and '"' .. o.cp .. '"' or "a " .. type(o.cp))
+  if o.order == "" then o.order = nil end
+  local named = plain.copy(o)
+  if o.chunks == 1 then named.chunks = nil end -- the default
   if o.order == nil then o.order = o.chunks == 1 and "1f1b" or "interleaved" end
   schedule.check(o.order, o.chunks)
   for name, axis in pairs(OF_AXIS) do
     local reason = ("where %s is 1"):format(axis)
-    if grid[axis] == 1 then options.note_unused("sharding.parallelize", given, { name }, reason) end
+    if grid[axis] == 1 then options.note_unused("sharding.parallelize", named, { name }, reason) end
   end
   return o
 end
@@ -132,6 +137,7 @@ local function prepare(net, grid, opts, has_values)
   for _, step in ipairs(STEPS) do
     if grid[step.axis] > 1 then step.apply(net, grid, o, has_values) end
   end
+  if o.sequence then grid.token_multiple = grid.tp * grid.cp end
   local group = grid:group "dp_cp"
   if grid.ep > 1 then return o, expert_parallel.shards(net, grid, o.fully_shard) end
   if o.fully_shard then
