@@ -215,6 +215,11 @@ for _, folder in ipairs(FOLDERS) do
     t.truthy(model:num_parameters() > 10000)
     t.truthy(heard:find('vision_config reads no "registers" of the config', 1, true), heard)
     t.truthy(heard:find('reads no "router" of the config', 1, true), heard)
+    local labelled = config_of(folder)
+    local name = labelled.architectures[1]:gsub("ForConditionalGeneration$", "ForSequenceClassification")
+    labelled.num_labels, labelled.architectures = 3, { name }
+    local judge, nothing = t.listening(models.build, labelled)
+    t.equal({ judge.num_labels, nothing }, { 3, "" })
     config.quantization_config = { bits = 4 }
     t.raises("are read, not any without quant_method", models.build, config)
     t.truthy(models.build(config, { ignore = "quantization_config, registers, router" }))
