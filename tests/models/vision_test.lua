@@ -191,6 +191,8 @@ for _, folder in ipairs(FOLDERS) do
     refused("pictures need pixel_values and image_grid_thw", { pixel_values = core.null })
     refused("input_ids has placeholders of an image (id 57), but the batch has no",
       { pixel_values = core.null, image_grid_thw = core.null })
+    t.raises("models: position_ids must have shape [T] or [3, T], got {2, 4}", load(folder), { input_ids =
+      torch.arange(4), position_ids = torch.zeros({ 2, 4 }, { dtype = torch.int64 }) })
     refused("position_ids of a batch with images must be [3, T]",
       { position_ids = torch.arange(#ids) + 3 })
     refused("the visual tokens have shape {13, 20}", { visual = torch.zeros { 13, 20 }, pixel_values = core.null })
