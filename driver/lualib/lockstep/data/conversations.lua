@@ -22,8 +22,9 @@ local KINDS = { "preference", "conversation", "prompt" }
 local LOOKED_AT = 100
 
 --- The fields of rows that have a meaning. Columns of these names that were not read do not become fields.
-local FIELDS =
-  plain.words "messages text prompt chosen rejected first tools documents chat_template_kwargs is_completed"
+local FIELDS = plain.words [[
+  chat_template_kwargs chosen documents first lockstep_is_completed messages prompt rejected text tools
+]]
 
 --- Returns the folder of a data set's name, "openai/gsm8k", or of a folder in it, "openai/gsm8k/main".
 local function find(name)
