@@ -49,7 +49,7 @@ local config = run.config({
   max_norm = 1.0, save_every = 100, eval_every = 100,
   keep_best = false, -- writes the weights of the evaluation with the least loss, not those of the last step
   eval_samples = 1000, -- held-out conversations whose loss is computed in an evaluation, at most
-  answers = 64, -- of these, whose last answer the model writes, at most; none with pp or ep
+  answers = 64, -- of these, whose last answer the model writes, at most; none with pp
   max_new_tokens = 64, -- of an answer
   lora = { r = 16, alpha = 32, dropout = 0.0, targets = "all-linear", dora = false, rslora = false }, -- r = 0: all
   load_in_4bit = false, -- keeps the model's linear layers in 4 bits (NF4); a folder of bitsandbytes has them so
@@ -135,8 +135,8 @@ local function evaluate(title)
   local loss = sharding.evaluate(model, function() return table.remove(batches[(row or dist.rank()) + 1]) end,
     function(batch) return model(batch, "loss") end)
   local exact = models.exact_answers(model, net, { rows = rows, encode = encode_sample, tokenizer = tokenizer,
-    rank = row, ranks = num_rows, most = (is_separate or grid.pp * grid.ep > 1) and 0 or config.answers,
-    max_new_tokens = config.max_new_tokens, title = title })
+    rank = grid and grid:rank "expert_dp", ranks = grid and grid:size "expert_dp", -- those of ep write the same
+    most = (is_separate or grid.pp > 1) and 0 or config.answers, max_new_tokens = config.max_new_tokens, title = title })
   log.record("validation", { loss = loss, counts = batching.lost(report), exact = exact })
   if config.keep_best and title ~= "before" then run:keep_best("loss", loss) end
 end

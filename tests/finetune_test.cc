@@ -118,6 +118,21 @@ TEST(FineTune, AnAdapterLearnsTheSameOnEachGridOfTwoRanks) {
   }
 }
 
+// Ranks that divide the experts write an answer together.
+TEST(FineTune, AModelWithItsExpertsOnTwoRanksWritesAnswers) {
+  const Folder folder;
+  MakeTextModel(folder);
+
+  const Ended ended =
+      RunOne(FineTune(folder, "out",
+                      {"model=experts", "data=chats.jsonl", "steps=1", "samples_per_step=3",
+                       "held_out=3", "max_new_tokens=2", "lora.r=0", "parallel.ep=2"}));
+
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(Values(folder, "out", Of::kValidation, "exact").size(), 2u);
+  EXPECT_THAT(ended.out, HasSubstr("after: "));
+}
+
 TEST(FineTune, AnAdapterLearnsOnABaseOf4Bits) {
   const Folder folder;
   MakeTextModel(folder);
