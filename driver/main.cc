@@ -58,8 +58,8 @@ void AllowManyOpenFiles() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// A write beyond `ulimit -f` is an error of the write, which names the file, as a full disk is. The
-// signal would end the program without a word.
+// A write beyond `ulimit -f` is then an error that names the file, as on a full disk. The signal
+// would end the program with no message.
 void LetLongFilesBeErrors() { std::signal(SIGXFSZ, SIG_IGN); }
 
 // c10d logs what it also throws, with C++ frames. TORCH_CPP_LOG_LEVEL=INFO shows it.

@@ -54,6 +54,7 @@ local config = run.config({
   lora = { r = 16, alpha = 32, dropout = 0.0, targets = "all-linear", dora = false, rslora = false }, -- r = 0: all
   load_in_4bit = false, -- keeps the model's linear layers in 4 bits (NF4); a folder of bitsandbytes has them so
   load_in_8bit = false, -- the same in 8 bits (LLM.int8)
+  read_whole = false, -- whole weights of a folder in 4 or 8 bits, which parallel.tp and parallel.pp need
   optimizer = "AdamW", -- or "AdamW8bit", whose moments have 8 bits, "ScheduleFreeAdamW", "Lion"
   merge = false, -- also writes the model with the adapter in its weights
   parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false, -- the grid of ranks: docs/parallelism.md
@@ -75,7 +76,9 @@ assert(({ AdamW = 1, AdamW8bit = 1, ScheduleFreeAdamW = 1, Lion = 1 })[config.op
 local in_4_bits, in_8_bits = config.load_in_4bit or nil, config.load_in_8bit or nil -- nil: as the folder is
 assert(config.lora.r ~= 0 or not (in_4_bits or in_8_bits), ("--set load_in_%dbit=true trains an adapter: lora.r must "
   .. "not be 0"):format(in_4_bits and 4 or 8))
-if config.lora.r == 0 then in_4_bits, in_8_bits = false, false end
+assert(not config.read_whole or not (in_4_bits or in_8_bits), "--set read_whole=true takes whole weights: leave "
+  .. "load_in_4bit and load_in_8bit out")
+if config.lora.r == 0 or config.read_whole then in_4_bits, in_8_bits = false, false end
 
 -- Model and optimizer.
 local net = models.load(base, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore,
@@ -136,7 +139,8 @@ local function evaluate(title)
     function(batch) return model(batch, "loss") end)
   local exact = models.exact_answers(model, net, { rows = rows, encode = encode_sample, tokenizer = tokenizer,
     rank = grid and grid:rank "expert_dp", ranks = grid and grid:size "expert_dp", -- those of ep write the same
-    most = (is_separate or grid.pp > 1) and 0 or config.answers, max_new_tokens = config.max_new_tokens, title = title })
+    most = (is_separate or grid.pp > 1) and 0 or config.answers, max_new_tokens = config.max_new_tokens,
+    title = title })
   log.record("validation", { loss = loss, counts = batching.lost(report), exact = exact })
   if config.keep_best and title ~= "before" then run:keep_best("loss", loss) end
 end

@@ -133,6 +133,21 @@ TEST(FineTune, AModelWithItsExpertsOnTwoRanksWritesAnswers) {
   EXPECT_THAT(ended.out, HasSubstr("after: "));
 }
 
+// Layers in 8 bits are not divided, so that the setting is needed.
+TEST(FineTune, AFolderOf8BitsIsReadWholeForATensorParallelAdapter) {
+  const Folder folder;
+  MakeTextModel(folder);
+
+  const Ended ended =
+      RunOne(FineTune(folder, "out",
+                      {"model=int8", "data=chats.jsonl", "steps=1", "samples_per_step=2",
+                       "held_out=0", "lora.r=2", "parallel.tp=2", "read_whole=true"}));
+
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(folder.List("out/adapter"),
+              UnorderedElementsAre("adapter_config.json", "adapter_model.safetensors"));
+}
+
 TEST(FineTune, AnAdapterLearnsOnABaseOf4Bits) {
   const Folder folder;
   MakeTextModel(folder);

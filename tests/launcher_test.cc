@@ -154,7 +154,7 @@ TEST(Launcher, LetsProcessesOpenAsManyFilesAsTheyMay) {
               ::testing::IsSupersetOf({"as many as it may", "[rank 1] as many as it may"}));
 }
 
-// SIGXFSZ would end the rank without a word of the file.
+// SIGXFSZ would end the rank with no message that names the file.
 TEST(Launcher, AFileBeyondTheLimitOfFilesIsAnError) {
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);

@@ -1,5 +1,5 @@
 -- Writes what finetune.lua takes: a small model of random weights with a tokenizer and a chat template, one with
--- experts, and a file of conversations that they can learn by heart.
+-- experts, one in 8 bits, and a file of conversations that they can learn by heart.
 
 local data = require "lockstep.data"
 local models = require "lockstep.models"
@@ -26,7 +26,24 @@ local function copy(from, to)
   file:close()
   out:close()
 end
-for _, name in ipairs { "/model", "/experts" } do
+
+-- The model as load_in_8bit of transformers writes it.
+local tensors, eight = {}, folder .. "/int8"
+models.save(model, eight)
+for name, weight in pairs((data.safetensors(folder .. "/model/model.safetensors"))) do
+  tensors[name] = weight
+  if name:find "_proj%.weight$" then
+    local magnitudes = weight:abs():amax({ 1 })
+    tensors[name] = (weight * 127 / magnitudes:unsqueeze(1)):round():to(torch.int8)
+    tensors[name:gsub("weight$", "SCB")] = magnitudes
+  end
+end
+data.save_safetensors(eight .. "/model.safetensors", tensors)
+local config = data.json(eight .. "/config.json")
+config.quantization_config = { quant_method = "bitsandbytes", load_in_8bit = true }
+data.save_json(eight .. "/config.json", config)
+
+for _, name in ipairs { "/model", "/experts", "/int8" } do
   copy(tokenizer, folder .. name .. "/tokenizer.json")
   copy(template, folder .. name .. "/chat_template.jinja")
 end

@@ -139,7 +139,8 @@ t.test("WhatWasRecognisedIsPrintedWithTheFirstSampleAndTheColumnsThatAreNotRead"
   end)
   t.truthy(printed:find("data: ShareGPT (conversations), 2 samples; not read: id\n  first: ab[[cd]]\n", 1, true),
     printed)
-  t.equal(reads, { "chat_template_kwargs", "chosen", "documents", "first", "lockstep_is_completed", "messages", "prompt",
+  t.equal(reads, { "chat_template_kwargs", "chosen", "documents", "first", "lockstep_is_completed", "messages",
+    "prompt",
     "rejected", "text", "tools", "id" })
 end)
 

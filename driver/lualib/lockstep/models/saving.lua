@@ -168,7 +168,7 @@ local function retire(path, old)
   removal.make_room(old, is_of_model)
 end
 
---- What tells one architecture and size from another in a config.
+--- The keys of a config that tell one architecture and size from another.
 local SHAPE = { "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
   "vocab_size" }
 

@@ -63,12 +63,12 @@ end
 function M.source(caller, part, folder, place)
   local value = M.value(part)
   if torch.is_tensor(value) then return value end
-  local is_text, bytes, reason = type(value) == "string", nil, nil
+  local is_text = type(value) == "string"
   if is_text and value:find "^data:" then
-    bytes, reason = data_urls.decode(value)
-    if bytes and not core_images.is_image(bytes) then bytes, reason = nil, "it holds no JPEG, PNG or WebP" end
-    if bytes then return bytes end
-    core.raise(('%s: %s: "%s" is not the data URL of a picture: %s'):format(caller, place, text_of(value), reason))
+    local bytes, reason = data_urls.decode(value)
+    if bytes and core_images.is_image(bytes) then return bytes end
+    core.raise(('%s: %s: "%s" is not the data URL of a picture: %s'):format(caller, place, text_of(value), reason
+      or "it holds no JPEG, PNG or WebP"))
   end
   if is_text and value:find "^https?://" then
     core.raise(('%s: %s: "%s" is on the network, and only files are read: download it, and give its path'):format(
