@@ -102,7 +102,7 @@ else
 end
 -- The rows of dp have micro-batches of their own. With a separate tower each rank is given those of all rows.
 local row, num_rows = grid and grid:rank "dp", grid and grid.dp or model.ranks
-local multiple = axes.sequence and axes.tp * axes.cp or 1 -- of the tokens of a micro-batch
+local multiple = axes.sequence and axes.tp > 1 and axes.tp * axes.cp or 1 -- of the tokens of a micro-batch
 local lr = config.lr ~= 0 and config.lr or (config.lora.r ~= 0 and 2e-4 or 2e-5)
 local optimizer = optim[config.optimizer](model:parameters(), { lr = lr, weight_decay = config.weight_decay })
 

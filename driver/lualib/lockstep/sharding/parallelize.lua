@@ -138,7 +138,7 @@ local function prepare(net, grid, opts, has_values)
   for _, step in ipairs(STEPS) do
     if grid[step.axis] > 1 then step.apply(net, grid, o, has_values) end
   end
-  if o.sequence then grid.token_multiple = grid.tp * grid.cp end
+  if o.sequence and grid.tp > 1 then grid.token_multiple = grid.tp * grid.cp end
   local group = grid:group "dp_cp"
   if grid.ep > 1 then return o, expert_parallel.shards(net, grid, o.fully_shard) end
   if o.fully_shard then
