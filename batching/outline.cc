@@ -90,6 +90,10 @@ void CheckSample(const TensorSample& sample, int64_t index, const PrepareOptions
   if (sample.position_ids.defined()) {
     const at::Tensor& ids = sample.position_ids;
     const bool has_axes = ids.dim() == 2 && ids.size(0) == kPositionAxes && ids.size(1) == tokens;
+    TORCH_CHECK_VALUE(has_axes || (ids.dim() == 1 && ids.size(0) == tokens), "batching: sample ",
+                      index, ": position_ids has shape ", ids.sizes(), "; for ", tokens,
+                      " tokens it must have the shape [", tokens, "], or with pictures [",
+                      kPositionAxes, ", ", tokens, "]");
     CheckPerToken(has_axes ? ids[0] : ids, "position_ids", index, tokens);
   }
   CheckIntegers(sample.position_ids, "position_ids", index);

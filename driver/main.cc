@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -56,6 +57,10 @@ void AllowManyOpenFiles() {
   limit.rlim_cur = wanted;
   setrlimit(RLIMIT_NOFILE, &limit);
 }
+
+// A write beyond `ulimit -f` is then an error that names the file, as on a full disk. The signal
+// would end the program with no message.
+void LetLongFilesBeErrors() { std::signal(SIGXFSZ, SIG_IGN); }
 
 // c10d logs what it also throws, with C++ frames. TORCH_CPP_LOG_LEVEL=INFO shows it.
 void SetLogLevel() {
@@ -187,6 +192,7 @@ int Main(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   lockstep::driver::OpenStandardStreams();
   lockstep::driver::AllowManyOpenFiles();
+  lockstep::driver::LetLongFilesBeErrors();
   std::vector<std::string> arguments(argv + 1, argv + argc);
   if (auto given = lockstep::driver::ServeAsTemplate()) arguments = *given;
   lockstep::driver::SetLogLevel();

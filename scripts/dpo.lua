@@ -42,7 +42,8 @@ local config = run.config({
   lora = { r = 8, alpha = 16, dropout = 0.0, targets = "all-linear" }, -- r = 0: all weights
   neftune = 0.0, -- above 0: the size of noise on embeddings in training (NEFTune)
   max_norm = 1.0, save_every = 40,
-  parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false }, -- the grid of ranks: docs/parallelism.md
+  parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false, -- the grid of ranks: docs/parallelism.md
+    sequence = false, chunks = 1, order = "" }, -- with tp, and with pp; order = "": by the number of chunks
   precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
 }, { at_least = { seed = 0, steps = 1, pairs_per_step = 1, seq_len = 1, warmup_steps = 0, save_every = 1,
   ["lora.r"] = 0 }, presets = sharding.presets })

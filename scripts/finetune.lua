@@ -49,14 +49,16 @@ local config = run.config({
   max_norm = 1.0, save_every = 100, eval_every = 100,
   keep_best = false, -- writes the weights of the evaluation with the least loss, not those of the last step
   eval_samples = 1000, -- held-out conversations whose loss is computed in an evaluation, at most
-  answers = 64, -- of these, whose last answer the model writes, at most; none with pp or ep
+  answers = 64, -- of these, whose last answer the model writes, at most; none with pp
   max_new_tokens = 64, -- of an answer
   lora = { r = 16, alpha = 32, dropout = 0.0, targets = "all-linear", dora = false, rslora = false }, -- r = 0: all
   load_in_4bit = false, -- keeps the model's linear layers in 4 bits (NF4); a folder of bitsandbytes has them so
   load_in_8bit = false, -- the same in 8 bits (LLM.int8)
+  read_whole = false, -- whole weights of a folder in 4 or 8 bits, which parallel.tp and parallel.pp need
   optimizer = "AdamW", -- or "AdamW8bit", whose moments have 8 bits, "ScheduleFreeAdamW", "Lion"
   merge = false, -- also writes the model with the adapter in its weights
-  parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false }, -- the grid of ranks: docs/parallelism.md
+  parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false, -- the grid of ranks: docs/parallelism.md
+    sequence = false, chunks = 1, order = "" }, -- with tp, and with pp; order = "": by the number of chunks
   vision_ranks = 0, -- above 0: so many ranks run the vision tower, and the others the language model; no answers then
   precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
   checkpoint = { offload = "none" }, -- "device": layers run again in backward; "host": their inputs wait on the host
@@ -74,7 +76,9 @@ assert(({ AdamW = 1, AdamW8bit = 1, ScheduleFreeAdamW = 1, Lion = 1 })[config.op
 local in_4_bits, in_8_bits = config.load_in_4bit or nil, config.load_in_8bit or nil -- nil: as the folder is
 assert(config.lora.r ~= 0 or not (in_4_bits or in_8_bits), ("--set load_in_%dbit=true trains an adapter: lora.r must "
   .. "not be 0"):format(in_4_bits and 4 or 8))
-if config.lora.r == 0 then in_4_bits, in_8_bits = false, false end
+assert(not config.read_whole or not (in_4_bits or in_8_bits), "--set read_whole=true takes whole weights: leave "
+  .. "load_in_4bit and load_in_8bit out")
+if config.lora.r == 0 or config.read_whole then in_4_bits, in_8_bits = false, false end
 
 -- Model and optimizer.
 local net = models.load(base, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore,
@@ -88,12 +92,17 @@ if config.label_smoothing ~= 0 then net.label_smoothing = config.label_smoothing
 if config.tiles > 0 then net.tiled_mlp = { tiles = config.tiles } end
 -- A step without pictures leaves the vision tower out, on every rank alike.
 local is_separate, axes = config.vision_ranks > 0, config.parallel
-local model = is_separate and mimo.separate(net, { vision_ranks = config.vision_ranks,
-    parallel = { tp = axes.tp, cp = axes.cp, ep = axes.ep, pp = axes.pp, fully_shard = axes.fully_shard } })
-  or sharding.parallel(net, axes, { data_parallel = { find_unused = process ~= nil } })
+local model, grid
+if is_separate then
+  model = mimo.separate(net, { vision_ranks = config.vision_ranks, order = axes.order, parallel = { tp = axes.tp,
+    cp = axes.cp, ep = axes.ep, pp = axes.pp, chunks = axes.chunks, sequence = axes.sequence,
+    fully_shard = axes.fully_shard } })
+else
+  model, grid = sharding.parallel(net, axes, { data_parallel = { find_unused = process ~= nil } })
+end
 -- The rows of dp have micro-batches of their own. With a separate tower each rank is given those of all rows.
-local grid = not is_separate and sharding.grid { tp = axes.tp, cp = axes.cp, ep = axes.ep, pp = axes.pp } or nil
 local row, num_rows = grid and grid:rank "dp", grid and grid.dp or model.ranks
+local multiple = axes.sequence and axes.tp > 1 and axes.tp * axes.cp or 1 -- of the tokens of a micro-batch
 local lr = config.lr ~= 0 and config.lr or (config.lora.r ~= 0 and 2e-4 or 2e-5)
 local optimizer = optim[config.optimizer](model:parameters(), { lr = lr, weight_decay = config.weight_decay })
 
@@ -113,7 +122,7 @@ local steps = optim.schedule.steps { steps = config.steps, epochs = config.epoch
 local schedule = optim.schedule.named(config.schedule, { warmup_steps = config.warmup_steps, total_steps = steps })
 local loader = data.loader { source = train, seed = config.seed, rank = 0, world = 1, map = encode_sample }
 local stream = batching.stream { source = loader, buffer = config.samples_per_step, seq_len = config.seq_len,
-  on_cut = config.on_cut, rank = row, ranks = num_rows, together = is_separate }
+  on_cut = config.on_cut, rank = row, ranks = num_rows, together = is_separate, pad_to_multiple_of = multiple }
 
 -- Records the loss and the exact answers of held-out conversations, and shows the first three.
 local function evaluate(title)
@@ -125,12 +134,13 @@ local function evaluate(title)
     samples[i] = ok and sample or error(held_out:place(i) .. ": " .. sample, 0)
   end
   local batches, report = batching.prepare { samples = samples, seq_len = config.seq_len, rank = row or dist.rank(),
-    ranks = num_rows, together = is_separate }
+    ranks = num_rows, together = is_separate, pad_to_multiple_of = multiple }
   local loss = sharding.evaluate(model, function() return table.remove(batches[(row or dist.rank()) + 1]) end,
     function(batch) return model(batch, "loss") end)
   local exact = models.exact_answers(model, net, { rows = rows, encode = encode_sample, tokenizer = tokenizer,
-    rank = row, ranks = num_rows, most = (is_separate or grid.pp * grid.ep > 1) and 0 or config.answers,
-    max_new_tokens = config.max_new_tokens, title = title })
+    rank = grid and grid:rank "expert_dp", ranks = grid and grid:size "expert_dp", -- those of ep write the same
+    most = (is_separate or grid.pp > 1) and 0 or config.answers, max_new_tokens = config.max_new_tokens,
+    title = title })
   log.record("validation", { loss = loss, counts = batching.lost(report), exact = exact })
   if config.keep_best and title ~= "before" then run:keep_best("loss", loss) end
 end

@@ -48,7 +48,8 @@ local config = run.config({
   schedule = "constant", warmup_steps = 5, -- or "linear", "cosine", "stable_decay"
   neftune = 0.0, -- above 0: the size of noise on embeddings in training (NEFTune)
   max_norm = 1.0,
-  parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false }, -- the grid of ranks: docs/parallelism.md
+  parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false, -- the grid of ranks: docs/parallelism.md
+    sequence = false, chunks = 1, order = "" }, -- with tp, and with pp; order = "": by the number of chunks
   precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
   server = "", -- samples the answers; each step writes its weights into the run's folder for it
   save_every = 25, export = "", rollouts = "", max_lag = 1, -- of the weights that sampled an answer, in steps
@@ -188,6 +189,7 @@ local function log_probs_of(batch) return (model(batch, "log_probs", { temperatu
 for step, samples, reward, counts, moments in run:steps(rollouts, steps) do
   local row = grid:rank "dp"
   local batches, report = batching.prepare { samples = samples, seq_len = config.seq_len, rank = row, ranks = grid.dp,
+    pad_to_multiple_of = grid.token_multiple,
     streams = { advantages = 0, old_log_probs = (tail or server) and 0 or nil } }
   if config.loss.beta > 0 then -- log-probabilities under the model without its adapter, and without noise
     local references = lora.disabled(model, sharding.infer, model, batches[row + 1], log_probs_of)

@@ -30,7 +30,8 @@ local config = run.config({
   lr = 3e-3, weight_decay = 0.1,
   warmup_steps = 20, max_norm = 1.0,
   eval_every = 50, sample_every = 100, save_every = 100,
-  parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false }, -- the grid of ranks: docs/parallelism.md
+  parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false, -- the grid of ranks: docs/parallelism.md
+    sequence = false, chunks = 1, order = "" }, -- with tp, and with pp; order = "": by the number of chunks
   prompt = "A rank", precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
   model = { vocab_size = 2048, hidden_size = 128, num_hidden_layers = 4, num_attention_heads = 4,
     num_key_value_heads = 2, head_dim = 32, intermediate_size = 384 },
@@ -97,7 +98,8 @@ for key, value in pairs(config.model) do shape[key] = value end
 if dist.rank() == 0 then data.save_json(start .. "/config.json", shape, { indent = 2 }) end
 local net = models.build(shape, { device = dist.device(), dtype = dtype })
 log.print(("%d parameters; %d documents to learn from, %d held out"):format(net:num_parameters(), #train, #held_out))
-local model = sharding.parallelize(net, grid, { fully_shard = axes.fully_shard and {} })
+local model = sharding.parallelize(net, grid, { fully_shard = axes.fully_shard and {}, sequence = axes.sequence,
+  chunks = axes.chunks, order = axes.order })
 local matrices, others = {}, {}
 for name, p in model:named_parameters() do
   table.insert(config.optimizer == "muon" and name:find "_proj%.weight$" and matrices or others, p)
@@ -116,6 +118,7 @@ local function loss_of(batch) return model(batch, "loss") end
 local function bits_per_byte()
   local batches = batching.prepare {
     samples = pieces, seq_len = config.seq_len * config.micro_batch, ranks = rows, rank = row,
+    pad_to_multiple_of = grid.token_multiple,
   }[row + 1]
   local nats = sharding.evaluate(model, function() return table.remove(batches) end, loss_of)
   return nats * held_out_tokens / held_out_bytes / math.log(2)

@@ -20,7 +20,7 @@ function M.write_model() error("the task questions needs --set model=FOLDER", 0)
 local function has_picture(messages)
   for _, message in ipairs(messages) do
     for _, part in ipairs(type(message.content) == "table" and message.content or {}) do
-      if type(part) == "table" and part.type == "image" then return true end
+      if type(part) == "table" and (part.type == "image" or part.type == "image_url") then return true end
     end
   end
 end

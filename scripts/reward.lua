@@ -34,7 +34,8 @@ local config = run.config({
   schedule = "linear", warmup_steps = 10, -- or "cosine", "constant", "stable_decay"
   lora = { r = 0, alpha = 16, dropout = 0.0, targets = "all-linear" }, -- r > 0: adapters, merged at the end
   max_norm = 1.0, save_every = 40,
-  parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false }, -- the grid of ranks: docs/parallelism.md
+  parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false, -- the grid of ranks: docs/parallelism.md
+    sequence = false, chunks = 1, order = "" }, -- with tp, and with pp; order = "": by the number of chunks
   precision = "auto", -- "bf16" on GPUs, "float32" on CPUs
 }, { at_least = { seed = 0, steps = 1, pairs_per_step = 1, seq_len = 1, warmup_steps = 0, save_every = 1,
   ["lora.r"] = 0 }, presets = sharding.presets })
@@ -67,7 +68,7 @@ run:resume()
 
 local function draw() return losses.deal(tuning.take(loader, config.pairs_per_step), dealing) end
 local function loss_of(batch)
-  local scores = model(losses.pairs.batch(batch)):view(-1, 2)
+  local scores = model(losses.pairs.batch(batch)):narrow(0, 0, 2 * #batch.lengths):view(-1, 2) -- without padding
   local sum, count, stats = losses.reward { chosen = scores:select(1, 0):to(torch.float32),
     rejected = scores:select(1, 1):to(torch.float32), center = config.center,
     mask = torch.full({ #batch.lengths }, batch.padding and 0 or 1) }

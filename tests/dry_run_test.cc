@@ -388,7 +388,7 @@ end
 
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_THAT(ended.out, HasSubstr("tp 2 x dp 2, in MiB, by the formula of docs/propose.md: AdamW, "
-                                   "1 micro-batches of 10 tokens"));
+                                   "1 micro-batch of 10 tokens"));
 }
 
 // The tokenizer is opened in a worker, whose Lua state the dry run does not see.

@@ -24,6 +24,7 @@
 namespace lockstep::tests {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
@@ -151,6 +152,22 @@ TEST(Launcher, LetsProcessesOpenAsManyFilesAsTheyMay) {
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_THAT(absl::StrSplit(ended.out, '\n'),
               ::testing::IsSupersetOf({"as many as it may", "[rank 1] as many as it may"}));
+}
+
+// SIGXFSZ would end the rank with no message that names the file.
+TEST(Launcher, AFileBeyondTheLimitOfFilesIsAnError) {
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {.rlim_cur = 1 << 20, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const Ended ended = RunScript(R"lua(
+    local data, torch = require "lockstep.data", require "lockstep.torch"
+    local path = require("lockstep.run").dir .. "/long.safetensors"
+    data.save_safetensors(path, { x = torch.zeros { 2 ^ 20 } }))lua",
+                                {"--nproc", "1"});
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("long.safetensors"), HasSubstr("File too large")));
 }
 
 TEST(Launcher, EndsWithItsRanksWithoutAReaderOfTheOutput) {

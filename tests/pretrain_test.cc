@@ -104,7 +104,8 @@ TEST(Pretrain, LearnsTheLanguageAndWritesAModel) {
   EXPECT_NEAR(BitsPerByte(folder, "fully_shard_muon").back(), replicas, 1e-2 * replicas);
 
   // One row of dp reads the documents in another order than two.
-  const Ended split = RunOne(Pretrain(folder, "split", {"parallel.tp=2"}));
+  const Ended split =
+      RunOne(Pretrain(folder, "split", {"parallel.tp=2", "parallel.sequence=true"}));
   ASSERT_EQ(split.exit_code, 0) << split.err;
   EXPECT_NEAR(BitsPerByte(folder, "split").back(), replicas, 0.15 * replicas);
 }

@@ -102,18 +102,14 @@ std::string& ScratchFolder() {
   _exit(code);
 }
 
-// Prints what libtorch's operators warn of. Advice on find_unused is the same on all ranks, so only
-// rank 0 prints it.
+// Prints what libtorch's operators warn of, but no advice against find_unused: that the first step
+// used all parameters does not tell that each one will. The first may have pictures.
 class PlainWarnings : public c10::WarningHandler {
  public:
-  explicit PlainWarnings(int rank) : rank_(rank) {}
   void process(const c10::Warning& warning) override {
-    if (rank_ > 0 && absl::StrContains(warning.msg(), "find_unused_parameters")) return;
+    if (absl::StrContains(warning.msg(), "did not find any unused parameters")) return;
     std::fprintf(stderr, "lockstep: warning: %s\n", lua::InOurWords(warning.msg()).c_str());
   }
-
- private:
-  const int rank_;
 };
 
 // As one of the processes that meet in the store: a dry run is one.
@@ -482,7 +478,7 @@ void RunRank(const CommandLine& command_line, const RankEnvironment& environment
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     ShareCores(environment);
     // libtorch's remarks, without its source files and functions.
-    static PlainWarnings warnings(environment.rank);
+    static PlainWarnings warnings;
     c10::WarningUtils::set_warning_handler(&warnings);
     // Hooks that are Lua must run on the thread that owns the Lua state.
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);

@@ -74,7 +74,8 @@ TEST(Grids, EachScriptLearnsWhatItLearnsOnOneRank) {
                 .exit_code,
             0);
   const std::vector<std::string> common = {absl::StrCat("model=", start.path(), "/out/start"),
-                                           "precision=float64", "lr=0.002", "steps=2"};
+                                           "precision=float64", "lr=0.002", "steps=2",
+                                           "parallel.sequence=true"};
   const std::vector<std::string> preferences = {absl::StrCat("data=", start.path(), "/pairs.jsonl"),
                                                 "held_out=2", "seq_len=60", "lora.r=0"};
   struct Case {

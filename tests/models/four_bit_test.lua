@@ -368,6 +368,10 @@ t.test("WeightsOfLlmInt8AreReadWhole", function()
   t.equal({ tensors["a.SCB"], tensors["a.weight_format"], readers["b.weight"] }, {})
   t.raises("a.SCB is for a.weight, which must be int8 [3, in]", quantized.take, { ["a.weight"] = codes,
     ["a.SCB"] = torch.ones { 3 } }, { quant_method = "bitsandbytes" })
+  for _, magnitude in ipairs { -0.5, 0 / 0, math.huge } do
+    t.raises("models.load: a.SCB[1] is ", quantized.take, { ["a.weight"] = codes,
+      ["a.SCB"] = torch.tensor { 0, magnitude } }, { quant_method = "bitsandbytes" })
+  end
 end)
 
 t.test("MagnitudesOfLlmInt8MayBeAColumn", function()

@@ -74,6 +74,22 @@ t.test("FilesOfTheTokenizerAreCopiedAndWeightsAreNot", function()
   t.equal(files.list(path), { "chat_template.jinja", "config.json", "model.safetensors", "tokenizer.json" })
 end)
 
+t.test("AFolderOfAnotherModelIsNoConfigForTheWeights", function()
+  local model, path = models.load(SOURCE .. "qwen3"), new_path()
+  local function refuses(like, message)
+    t.raises("models.save: like = " .. like .. " has " .. message .. "; give the folder that the model comes from, or "
+      .. "leave like out", models.save, model, path, { like = like })
+  end
+  refuses(SOURCE .. "llama", 'architectures "LlamaForCausalLM", but the model has "Qwen3ForCausalLM"')
+  local other = new_path()
+  models.save(model, other, { like = SOURCE .. "qwen3" })
+  local config = data.json(other .. "/config.json")
+  config.num_hidden_layers = 7
+  data.save_json(other .. "/config.json", config)
+  refuses(other, ('num_hidden_layers "7", but the model has "%d"'):format(#model.model.layers))
+  t.equal(files.list(path), {})
+end)
+
 t.test("TheConfigNamesTheDtypeOfTheWeights", function()
   for _, folder in ipairs { "qwen3", "llama" } do
     local path = new_path()

@@ -191,6 +191,8 @@ for _, folder in ipairs(FOLDERS) do
     refused("pictures need pixel_values and image_grid_thw", { pixel_values = core.null })
     refused("input_ids has placeholders of an image (id 57), but the batch has no",
       { pixel_values = core.null, image_grid_thw = core.null })
+    t.raises("models: position_ids must have shape [T] or [3, T], got {2, 4}", load(folder), { input_ids =
+      torch.arange(4), position_ids = torch.zeros({ 2, 4 }, { dtype = torch.int64 }) })
     refused("position_ids of a batch with images must be [3, T]",
       { position_ids = torch.arange(#ids) + 3 })
     refused("the visual tokens have shape {13, 20}", { visual = torch.zeros { 13, 20 }, pixel_values = core.null })
@@ -215,6 +217,11 @@ for _, folder in ipairs(FOLDERS) do
     t.truthy(model:num_parameters() > 10000)
     t.truthy(heard:find('vision_config reads no "registers" of the config', 1, true), heard)
     t.truthy(heard:find('reads no "router" of the config', 1, true), heard)
+    local labelled = config_of(folder)
+    local name = labelled.architectures[1]:gsub("ForConditionalGeneration$", "ForSequenceClassification")
+    labelled.num_labels, labelled.architectures = 3, { name }
+    local judge, nothing = t.listening(models.build, labelled)
+    t.equal({ judge.num_labels, nothing }, { 3, "" })
     config.quantization_config = { bits = 4 }
     t.raises("are read, not any without quant_method", models.build, config)
     t.truthy(models.build(config, { ignore = "quantization_config, registers, router" }))

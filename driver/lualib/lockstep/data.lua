@@ -296,7 +296,7 @@ function M.mix(sources, opts) return require("lockstep.data.source").mix(sources
 ---     local train, held_out = data.split(source, { held_out = 0.1 })   -- a tenth; 500 holds out 500 samples
 ---
 --- `groups` has a value for each sample. Samples with the same value land on the same side, so that a few more samples
---- than `held_out` may be held out.
+--- than `held_out` may be held out. A sample with data.null has no group.
 ---@param source data.Source|table[]
 ---@param opts {held_out: number, seed: integer?, groups: any[]?} held_out: a share below 1, or a number of samples;
 --- seed: default 0

@@ -44,7 +44,10 @@ t.test("TheSampleAndTheFieldAreNamed", function()
     ["sample 2: loss_mask holds 0.25;"] = text(1, { loss_mask = torch.tensor { 0.25 } }),
     ["sample 2: loss_mask holds -100;"] = text(2, { loss_mask = { -100, 1 } }),
     ["sample 2: loss_mask holds 2;"] = text(2, { loss_mask = torch.tensor({ 0, 2 }, { dtype = torch.int64 }) }),
-    ["sample 2: position_ids has shape [1], but input_ids has 2 tokens"] = text(2, { position_ids = { 0 } }),
+    ["sample 2: position_ids has shape [1]; for 2 tokens it must have the shape [2], or with pictures [3, 2]"] =
+      text(2, { position_ids = { 0 } }),
+    ["sample 2: position_ids has shape [2, 4]; for 4 tokens it must have the shape [4], or with pictures [3, 4]"] =
+      text(4, { position_ids = torch.zeros({ 2, 4 }, { dtype = torch.int64 }) }),
     ["sample 2: position_ids must be of an integer dtype, not Float"] = text(1, { position_ids = torch.ones { 1 } }),
     ["sample 2: kind must be a string, not the number 5"] = text(1, { kind = 5 }),
     ["sample 2: kind is empty"] = text(1, { kind = "" }),

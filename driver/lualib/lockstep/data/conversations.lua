@@ -7,6 +7,7 @@ local first_sample = require "lockstep.data.first_sample"
 local forms = require "lockstep.text.chat.forms"
 local hub = require "lockstep.hub"
 local log = require "lockstep.log"
+local nulls = require "lockstep.text.chat.nulls"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local samples = require "lockstep.text.chat.samples"
@@ -21,8 +22,9 @@ local KINDS = { "preference", "conversation", "prompt" }
 local LOOKED_AT = 100
 
 --- The fields of rows that have a meaning. Columns of these names that were not read do not become fields.
-local FIELDS =
-  plain.words "messages text prompt chosen rejected first tools documents chat_template_kwargs is_completed"
+local FIELDS = plain.words [[
+  chat_template_kwargs chosen documents first lockstep_is_completed messages prompt rejected text tools
+]]
 
 --- Returns the folder of a data set's name, "openai/gsm8k", or of a folder in it, "openai/gsm8k/main".
 local function find(name)
@@ -48,7 +50,11 @@ local function open(path, o)
     path = splits.files(folder, { split = o.split or "train", name = path, caller = NAME })
   end
   local first = type(path) == "table" and path[1] or path
-  return sources.source(path, { cache = o.cache }), first:match "^(.*)/[^/]*$" or "."
+  local source = sources.source(path, { cache = o.cache })
+  if #source > 0 and source:place(1):find "%.parquet, row" then
+    source = sources.changed("conversations", source, nulls.dropped, {}) -- every row has all keys of the file's type
+  end
+  return source, first:match "^(.*)/[^/]*$" or "."
 end
 
 --- Returns the kind of the first samples, and the name of the form of the first one that can be read.

@@ -99,6 +99,14 @@ t.test("ASampleThatCannotBeReadIsNamedAndTheOthersAreRead", function()
   t.raises(path .. ", line 1: data.conversations: ", data.conversations, write("wrong.jsonl", { wrong }))
 end)
 
+t.test("RowsOfParquetFilesLackTheKeysThatAreNull", function()
+  local source = data.conversations "driver/data/parquet/testdata/types.parquet"
+  local row = source[1]
+  t.equal(row.messages[2], { role = "assistant", weight = 0.5 })
+  t.equal({ row.messages[1].content[2], row.ints }, { { type = "text", text = "hi" }, { 1, data.null, 3 } })
+  t.equal(source:place(2), "driver/data/parquet/testdata/types.parquet, row 2")
+end)
+
 t.test("ALoaderReadsRowsAlsoInWorkersAndInParts", function()
   local samples = {}
   for i = 1, 20 do samples[i] = { prompt = "a", completion = tostring(i), id = i } end
@@ -131,7 +139,8 @@ t.test("WhatWasRecognisedIsPrintedWithTheFirstSampleAndTheColumnsThatAreNotRead"
   end)
   t.truthy(printed:find("data: ShareGPT (conversations), 2 samples; not read: id\n  first: ab[[cd]]\n", 1, true),
     printed)
-  t.equal(reads, { "chat_template_kwargs", "chosen", "documents", "first", "is_completed", "messages", "prompt",
+  t.equal(reads, { "chat_template_kwargs", "chosen", "documents", "first", "lockstep_is_completed", "messages",
+    "prompt",
     "rejected", "text", "tools", "id" })
 end)
 

@@ -184,7 +184,11 @@ local function in_groups(size, o, count)
   plain.check(type(o.groups) == "table" and #o.groups == size, "data.split: groups must have one value for each of %d "
     .. "samples, got %s", size, type(o.groups) == "table" and #o.groups or "a " .. type(o.groups))
   local members, groups = {}, {}
-  for i, group in ipairs(o.groups) do
+  for i = 1, size do
+    local group = o.groups[i]
+    plain.check(group ~= nil and group == group, "data.split: groups[%d] is %s; give each sample a value, and "
+      .. "data.null to one without a group", i, group == nil and "absent" or "NaN")
+    if group == core.null then group = {} end -- of its own
     if not members[group] then members[group], groups[#groups + 1] = {}, group end
     table.insert(members[group], i)
   end

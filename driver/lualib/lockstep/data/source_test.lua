@@ -247,6 +247,14 @@ t.test("GroupsOfASplitStayTogether", function()
   local parts, others = { data.split(samples, { held_out = 0.3, seed = 5 }) }, { data.split(samples, { held_out = 0.3,
     seed = 5, groups = alone }) }
   t.equal({ ids(others[1]), ids(others[2]) }, { ids(parts[1]), ids(parts[2]) })
+  -- Samples without a group go each their own way.
+  for i = 1, 20 do groups[i] = data.null end
+  t.equal(#select(2, data.split(samples, { held_out = 4, groups = groups })), 4)
+  groups[3] = 0 / 0
+  t.raises("data.split: groups[3] is NaN; give each sample a value, and data.null to one without a group", data.split,
+    samples, { held_out = 1, groups = groups })
+  groups[3] = nil
+  t.raises("data.split: groups[3] is absent", data.split, samples, { held_out = 1, groups = groups })
   t.raises("data.split: groups must have one value for each of 20 samples, got 2", data.split, samples,
     { held_out = 1, groups = { 1, 2 } })
   t.raises("with held_out = 1 all 2 samples are held out, because groups stay together", data.split, { {}, {} },

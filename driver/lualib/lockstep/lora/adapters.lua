@@ -266,6 +266,13 @@ local function row_norms(weight, update)
   return torch.linalg_vector_norm(weight:to(update.dtype) + update, 2, { 1 })
 end
 
+--- Returns what DoRA multiplies each row by, which gives it the length of its magnitude. [out] A row of zeros has no
+--- direction, and stays as it is: PEFT divides by 0 there. Its update still has a gradient, so that it can leave 0.
+local function factors(magnitudes, norms)
+  local is_zero = norms:eq(0)
+  return (magnitudes / norms:masked_fill(is_zero, 1)):masked_fill(is_zero, 1)
+end
+
 --- The lengths of the rows with the adapter in them, for DoRA. Section 4.3 of its paper: no gradient passes through
 --- them.
 local function norms_of(layer, scale)
@@ -297,7 +304,7 @@ local function forward_of(class)
       and sum_of(self, class, x, not adapter.dora and self.bias or nil, drops and adapter.dropout or 0)
     if sum and not adapter.dora then return sum end
     if sum then
-      local y = sum * (self.lora_magnitude_vector / norms_of(self, adapter.scale))
+      local y = sum * factors(self.lora_magnitude_vector, norms_of(self, adapter.scale))
       return (self.bias and y + self.bias or y):to(sum.dtype)
     end
     local result = class.forward(self, x)
@@ -306,7 +313,7 @@ local function forward_of(class)
     if drops then x = torch.dropout(x, adapter.dropout, true) end
     local update = nn.linear(nn.linear(x, a), b) * adapter.scale
     if not adapter.dora then return (result + update):to(dtype) end
-    local factor = self.lora_magnitude_vector / norms_of(self, adapter.scale)
+    local factor = factors(self.lora_magnitude_vector, norms_of(self, adapter.scale))
     local base = result
     if drops and few_bits.is_one(self) then base = class.forward(self, x) end
     if drops and not few_bits.is_one(self) then
@@ -338,7 +345,7 @@ splits.update_of = function(layer, x, result, owner)
   local update = nn.linear(nn.linear(x, a), layer.lora_B.weight) * adapter.scale
   if not adapter.dora then return update:to(result.dtype) end
   local norms = torch.no_grad(norms_of_parts, layer, adapter.scale, owner)
-  local factor, base = layer.lora_magnitude_vector / norms, result
+  local factor, base = factors(layer.lora_magnitude_vector, norms), result
   if drops then
     base = torch.linear(x, layer.weight:to(x.dtype))
   elseif layer.bias and not owner then -- the result of a part of the features has no bias yet
@@ -402,7 +409,7 @@ function M.merged_weight(module, whole)
     local update = torch.matmul(whole(module.lora_B.weight), whole(module.lora_A.weight)) * adapter.scale
     local weight = before:to(update.dtype) + update
     if not adapter.dora then return weight end
-    return weight * (whole(module.lora_magnitude_vector) / row_norms(before, update)):unsqueeze(1)
+    return weight * factors(whole(module.lora_magnitude_vector), row_norms(before, update)):unsqueeze(1)
   end)
 end
 

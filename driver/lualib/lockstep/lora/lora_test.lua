@@ -122,6 +122,36 @@ t.test("TrainingMovesOnlyAdaptersAndLearns", function()
   for name, value in pairs(before) do t.equal(model:state_dict()[name], value, name) end
 end)
 
+-- PEFT divides the magnitude of such a row, 0, by its length, 0.
+t.test("RowsOfZerosStayFiniteWithDoraAndLearn", function()
+  for _, dropout in ipairs { 0, 0.3 } do
+    torch.manual_seed(3)
+    local net = nn.Sequential { nn.Linear(6, 4, { bias = false }) }
+    torch.no_grad(function() net[1].weight[1]:zero_() end)
+    local x, target = torch.randn { 16, 6 }, torch.randn { 16, 4 }
+    local before = net(x):detach()
+    lora.apply(net, { r = 2, dora = true, dropout = dropout, targets = "all-linear" })
+    t.near(net:eval()(x):detach(), before, 1e-6)
+    lora.merge(net)
+    t.near(net(x):detach(), before, 1e-6)
+
+    lora.apply(net:train(), { r = 2, dora = true, dropout = dropout, targets = "all-linear" })
+    local optimizer = optim.AdamW(net:parameters(), { lr = 1e-2, weight_decay = 0 })
+    for _ = 1, 20 do
+      torch.mse_loss(net(x), target):backward()
+      for name, p in net:named_parameters() do
+        if p.requires_grad then t.truthy(p.grad:isfinite():all():item(), name) end
+      end
+      optimizer:step()
+      optimizer:zero_grad()
+    end
+    local after = net:eval()(x):detach()
+    t.truthy(after:select(1, 1):abs():max():item() > 1e-3, tostring(after:select(1, 1)))
+    lora.merge(net)
+    t.near(net(x):detach(), after, 1e-5)
+  end
+end)
+
 t.test("TheOperatorOfALayerAndTheFormulaAgreeInValuesGradientsAndFlops", function()
   local inputs, out, rows, r = 24, 16, 32, 4
   for dtype, tolerance in pairs { [torch.float64] = 1e-13, [torch.float32] = 2e-6, [torch.bfloat16] = 1e-2 } do

@@ -2,6 +2,7 @@
 
 local batching = require "lockstep.batching"
 local options = require "lockstep.options"
+local pairs_of = require "lockstep.losses.pairs"
 local pictures = require "lockstep.losses.pictures"
 
 local M = {}
@@ -20,7 +21,8 @@ local M = {}
 function M.deal(samples, opts)
   local o = options.read("losses.deal", opts, { seq_len = options.required, grid = options.required })
   local row, index = o.grid:rank "dp", {}
-  local how = { seq_len = o.seq_len, rank = row, ranks = o.grid.dp, own_rows = { "image_order" } }
+  local how = { seq_len = o.seq_len, rank = row, ranks = o.grid.dp, own_rows = { "image_order" },
+    pad_to_multiple_of = o.grid.token_multiple }
   for i, sample in ipairs(samples) do
     if sample.pictures then how.index = index end
     index[i] = pictures.loaded(sample, false)
@@ -33,7 +35,7 @@ function M.deal(samples, opts)
   end
   local batches, report = batching.prepare(how)
   for _, batch in ipairs(batches[row + 1]) do -- both conversations of a pair are sequences
-    if batch.lengths then batch.seq_lens = batch.lengths:flatten():totable() end
+    if batch.lengths then batch.seq_lens = pairs_of.batch(batch).seq_lens end
   end
   return batches[row + 1], report
 end

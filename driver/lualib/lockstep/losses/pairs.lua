@@ -32,6 +32,15 @@ function M.needs_reference(variant)
   return VARIANTS[variant].reference == true
 end
 
+--- Raises an error for a picture in what the assistant says: its placeholders are nothing that a model writes.
+local function check_answer(sample)
+  for i, type_of_token in ipairs(sample.mm_token_type_ids or {}) do
+    if type_of_token == 1 and sample.loss_mask[i] == 1 then
+      error("losses.pairs: the answer has a picture; only prompts and messages of the user may have some", 0)
+    end
+  end
+end
+
 --- Returns a pair of data.conversations as a sample for batching: the chosen conversation, then the rejected one. The
 --- second result says why the pair teaches nothing: it is longer than seq_len, or both are the same.
 ---
@@ -54,6 +63,7 @@ function M.sample(chat, pair, opts)
   for half, messages in ipairs { pair.chosen, pair.rejected } do
     local sample = encode(messages, text.options(pair, { loss_from = pair.first, renderer = o.renderer }))
     sample.loss_mask[1] = 0 -- no token before it predicts it
+    check_answer(sample)
     ids[half], masks[half] = torch.tensor(sample.input_ids, I64), torch.tensor(sample.loss_mask)
     seen[half] = { input_ids = ids[half], pixel_values = sample.pixel_values, image_grid_thw = sample.image_grid_thw }
   end
@@ -110,13 +120,16 @@ function M.read(source, chat, opts)
   }, o)
 end
 
---- Returns what a model takes: the conversations of packed pairs one after the other, with their pictures.
+--- Returns what a model takes: the conversations of packed pairs one after the other, with their pictures. Tokens of
+--- padding behind them are a sequence of their own.
 ---
 ---     local scores = judge(losses.pairs.batch(micro_batch))
 ---@param batch table of samples of losses.pairs.sample
 ---@return models.Batch
 function M.batch(batch)
   local made = { input_ids = batch.input_ids, seq_lens = batch.lengths:flatten():totable() }
+  local padding = #batch.input_ids - batch.lengths:sum():item()
+  if padding > 0 then made.seq_lens[#made.seq_lens + 1] = padding end
   if not batch.image_order then return made end
   made.pixel_values, made.image_grid_thw = batch.pixel_values, batch.image_grid_thw
   -- A pair counts its pictures from 0.
@@ -140,7 +153,7 @@ function M.score(model, batch, variant)
   local log_probs = model(conversations, "log_probs")
   local function score(mean)
     return per_sequence(log_probs, { seq_lens = conversations.seq_lens, loss_mask = batch.loss_mask, mean = mean })
-      :view(-1, 2)
+      :narrow(0, 0, batch.lengths:numel()):view(-1, 2)
   end
   local means = score(true)
   return VARIANTS[variant].mean and means or score(false), means

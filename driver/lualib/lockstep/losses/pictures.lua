@@ -50,7 +50,7 @@ function M.encoder(chat, opts)
     for i, message in ipairs(messages) do
       local content
       for j, part in ipairs(type(message.content) == "table" and message.content or {}) do
-        if part.type == "image" then
+        if images.is_one(part) then
           read[part] = read[part] or images.read(part, opts.folder, ("message %d, part %d"):format(i, j))
           content = content or { unpack(message.content) }
           content[j] = { type = "image", image = read[part] }

@@ -146,6 +146,10 @@ t.test("WhatIsWrongIsNamedWithFileAndLine", function()
     .. '"image"; got neither', { prompt = places, chosen = "a", rejected = "b" })
   refuses("losses.unpaired: the answer has a picture; only prompts may have some", { prompt = PAIR.prompt,
     chosen = { assistant "a", user(path "cat.png"), assistant "b" }, rejected = "b" }, nil, losses.unpaired.read)
+  refuses("losses.pairs: the answer has a picture; only prompts and messages of the user may have some",
+    { prompt = PAIR.prompt, chosen = { assistant { path "cat.png", WORDS } }, rejected = "b" })
+  refuses("losses.pairs: the answer has a picture", { prompt = "Which?", chosen = "a",
+    rejected = { assistant "b", user "c", assistant { WORDS, path "cat.png" } } })
   t.raises("rows.jsonl, line 1: chat:encode: message 1, part 1 is a picture, and the model takes text alone", read,
     losses.pairs.read, { good }, { processor = false })
 

@@ -36,7 +36,7 @@ local function conversations_of(row)
     return { { row.chosen, true, more }, { row.rejected, false, more } }
   end
   if not row.messages then error(NAME .. ': "text" is no conversation: it has no prompt', 0) end
-  return { { row.messages, read_label(row), { loss = row.is_completed and "all" or "last" } } }
+  return { { row.messages, read_label(row), { loss = row.lockstep_is_completed and "all" or "last" } } }
 end
 
 --- Raises an error for a picture behind the prompt: an answer is also scored behind other prompts.

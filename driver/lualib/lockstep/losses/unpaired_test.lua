@@ -64,6 +64,10 @@ t.test("CompletionsMessagesAndPairsAreAnswersWithLabels", function()
   samples = read { { messages = { user "a", assistant "b", user "c", assistant "de" }, label = 1 },
     { messages = { user "a", assistant "b" }, label = false } }
   t.equal(all_shown(samples), { { "abc[de]", "a[b]" }, { 1, 0 } })
+  -- A column of the user's own, which is none of this library's.
+  samples = read { { messages = { user "a", assistant "b", user "c", assistant "de" }, label = 1,
+    is_completed = true } }
+  t.equal(all_shown(samples), { { "abc[de]" }, { 1 } })
   local mixed = { { prompt = "ab", completion = "ba", label = true },
     { messages = { user "a", assistant "b", user "c", assistant "de" }, label = 1 } }
   t.equal(all_shown(read(mixed)), { { "ab[ba]", "abc[de]" }, { 1, 1 } })

@@ -184,7 +184,7 @@ end
 
 t.test("PairsAreScoredBySumsOrMeans", function()
   local log_probs = torch.tensor({ 9, -1, -2, 9, -4, 9, 9, -6 }, F64) -- 9: not counted
-  local batch = { lengths = torch.tensor({ { 3, 2 }, { 1, 2 } }, { dtype = torch.int64 }),
+  local batch = { input_ids = torch.arange(8), lengths = torch.tensor({ { 3, 2 }, { 1, 2 } }, { dtype = torch.int64 }),
     loss_mask = torch.tensor { 0, 1, 1, 0, 1, 0, 0, 1 } }
   local sums, means = losses.pairs.score(model_of(log_probs), batch, "sigmoid")
   t.equal(sums:totable(), { { -3, -4 }, { 0, -6 } }) -- the second chosen answer is empty

@@ -258,6 +258,7 @@ local function read_options(net, opts)
   local o = options.read("mimo.separate", opts, { vision_ranks = options.required,
     parallel = options.optional, fully_shard = {}, order = options.optional })
   if o.parallel == nil then o.parallel = "data_parallel" end
+  if o.order == "" then o.order = nil end -- a setting of a script
   local ranks = dist.world_size()
   check(ranks > 1, "the tower and the language model have ranks of their own, which takes at least 2 ranks, got 1; "
     .. "train the whole model without it")
@@ -320,7 +321,8 @@ end
 ---@field vision_ranks integer
 ---@field parallel "data_parallel"|"fully_shard"|mimo.SeparateGrid|nil default: "data_parallel"
 ---@field fully_shard sharding.FullyShardOptions?
----@field order "1f1b"|"interleaved"|"all_forwards_first"|"sequential"|nil default: "1f1b", or "interleaved" with chunks
+---@field order "1f1b"|"interleaved"|"all_forwards_first"|"sequential"|""|nil default, also "": "1f1b", or "interleaved"
+--- with chunks
 
 --- Divides a model of pictures of models.load: the first `vision_ranks` ranks keep its tower, the others its language
 --- model. Use the result in place of the model from here on.

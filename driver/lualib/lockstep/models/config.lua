@@ -17,7 +17,7 @@ local M = {}
 local check, fail = plain.checks "models: "
 
 --- Keys that leave logits and gradients as they are: names, ids of special tokens, settings of generation and of
---- transformers itself.
+--- transformers itself. A head for labels reads num_labels and id2label by itself: models.classification.
 local HARMLESS = plain.words [[
   _attn_implementation_autoset _commit_hash _name_or_path add_cross_attention architectures attn_implementation
   auto_map bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward decoder_start_token_id
@@ -25,7 +25,7 @@ local HARMLESS = plain.words [[
   exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id id2label initializer_range
   is_decoder is_encoder_decoder keys_to_ignore_at_inference label2id length_penalty max_length
   max_position_embeddings min_length model_max_length model_type name_or_path no_repeat_ngram_size num_beam_groups
-  num_beams num_return_sequences output_attentions output_hidden_states output_scores pad_token_id prefix
+  num_beams num_labels num_return_sequences output_attentions output_hidden_states output_scores pad_token_id prefix
   pretraining_tp problem_type pruned_heads remove_invalid_values repetition_penalty return_dict return_dict_in_generate
   sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class
   top_k top_p torch_dtype torchscript transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16

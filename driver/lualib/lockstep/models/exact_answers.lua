@@ -18,8 +18,8 @@ local M = {}
 ---
 --- Options: rows, samples of data.conversations; encode(row, is_prompt), which returns a sample, or with is_prompt a
 --- prompt; tokenizer; most (default: all), the number of questions; max_new_tokens = 64; title = ""; rank and ranks
---- (default: of the run), whose part of the questions: on a grid grid:rank "dp" and grid.dp. Rows of dp end
---- at different tokens, so experts must not be divided over them (ep).
+--- (default: of the run), whose part of the questions: on a grid grid:rank "expert_dp" and grid:size "expert_dp", since
+--- ranks of tp and ep write the same answers together.
 ---
 --- Collective.
 ---@param model any of sharding.parallel

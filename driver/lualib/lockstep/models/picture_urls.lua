@@ -1,37 +1,15 @@
 --- Pictures of messages as data URLs, as inference servers take them. Private to models.server.
 
-local bit = require "bit"
 local core = require "lockstep.core"
 local core_images = require "lockstep.core.images"
-local ffi = require "ffi"
+local data_urls = require "lockstep.text.chat.data_urls"
 local pictures = require "lockstep.text.chat.pictures"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local NAME = "models.server"
-local DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 local M = {}
-
---- Returns bytes in base64 (RFC 4648, section 4).
-local function base64(bytes)
-  local groups = math.ceil(#bytes / 3)
-  local from, digits = ffi.new("uint8_t[?]", 3 * groups + 1), ffi.cast("const uint8_t*", DIGITS)
-  local to = ffi.new("uint8_t[?]", 4 * groups + 1)
-  ffi.copy(from, bytes, #bytes)
-  for i = 0, groups - 1 do
-    local bits = from[3 * i] * 65536 + from[3 * i + 1] * 256 + from[3 * i + 2]
-    for k = 0, 3 do to[4 * i + k] = digits[bit.band(bit.rshift(bits, 18 - 6 * k), 63)] end
-  end
-  local padding = 3 * groups - #bytes
-  return ffi.string(to, 4 * groups - padding) .. ("="):rep(padding)
-end
-
-local function kind_of(bytes)
-  if bytes:sub(1, 4) == "\137PNG" then return "png" end
-  if bytes:sub(1, 2) == "\255\216" then return "jpeg" end
-  return "webp"
-end
 
 --- Returns the picture of a part: the bytes of its file, which are sent as they are.
 local function url_of(part, folder, place)
@@ -43,7 +21,7 @@ local function url_of(part, folder, place)
     core.raise(("%s: %s: %s"):format(NAME, place, not bytes and "there is no file " .. given
       or given .. " is no JPEG, PNG or WebP"))
   end
-  return ("data:image/%s;base64,%s"):format(kind_of(bytes), base64(bytes))
+  return data_urls.encode(bytes)
 end
 
 --- Returns messages in OpenAI's form, with each picture as an image_url in its place, and the URLs in their order.
@@ -59,7 +37,7 @@ function M.of(messages, folder)
       local parts = {}
       for j, part in ipairs(message.content) do
         parts[j] = part
-        if part.type == "image" then
+        if pictures.is_one(part) then
           urls[#urls + 1] = url_of(part, folder, ("message %d, part %d"):format(i, j))
           parts[j] = { type = "image_url", image_url = { url = urls[#urls] } }
         end

@@ -181,6 +181,12 @@ function M.take(tensors, given, dtype)
       tensors[key], tensors[key .. "_format"] = nil, nil
       tensors[name .. "_format"] = nil
       local absmax = tensor:to(torch.float32):view(-1)
+      local is_length = absmax:ge(0):logical_and(absmax:isfinite())
+      if not is_length:all():item() then
+        local row = is_length:int():argmin(0):item()
+        core.raise(("models.load: %s[%d] is %s, but it holds the largest magnitude of each row, from 0 on; write the "
+          .. "folder again"):format(key, row, absmax[row]:item()))
+      end
       matrices[name] = { packed = codes, absmax = absmax, offset = 0, type = "int8",
         dtype = dtype, blocks = { codes:size(1), 256 }, shape = { codes:size(0), codes:size(1) } }
       put(name, codes.shape, function()

@@ -168,15 +168,42 @@ local function retire(path, old)
   removal.make_room(old, is_of_model)
 end
 
+--- The keys of a config that tell one architecture and size from another.
+local SHAPE = { "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+  "vocab_size" }
+
+--- Raises if `like` is a folder of another model: its config.json would not describe the weights.
+local function check_like(model, like)
+  local text = plain.read_file(like .. "/config.json")
+  if not text then fail("like = %s holds no config.json", like) end
+  local changes = model.config_changes or {}
+  local function compare(name, own, other)
+    own, other = plain.given(own), plain.given(other)
+    if type(own) == "table" then own = own[1] end
+    if type(other) == "table" then other = other[1] end
+    if own == nil or other == nil or own == other then return end
+    fail('models.save: like = %s has %s "%s", but the model has "%s"; give the folder that the model comes from, or '
+      .. "leave like out", like, name, tostring(other), tostring(own))
+  end
+  local function compare_shape(own, other)
+    for _, name in ipairs(SHAPE) do compare(name, own[name], other[name]) end
+  end
+  local own, other = model.config or {}, config_of.decode(text, like .. "/config.json")
+  compare("architectures", own.architectures, changes.architectures or other.architectures)
+  compare_shape(own, other)
+  if type(own.text_config) == "table" and type(other.text_config) == "table" then
+    compare_shape(own.text_config, other.text_config)
+  end
+end
+
 --- A folder that is there already gets the model if its files are those of a model; none but weights are removed.
-local function check_target(path, like)
+local function check_target(path)
   local names = files.list(path)
   for _, name in ipairs(names) do
     if not is_of_model(name) then
       fail("%s holds %s, which is no file of a model; save into a folder of its own", path, name)
     end
   end
-  if like and not plain.read_file(like .. "/config.json") then fail("like = %s holds no config.json", like) end
   return #names > 0
 end
 
@@ -234,8 +261,9 @@ local function write(model, state, path, o)
   path = path:gsub("(.)/+$", "%1")
   local like = o.like and folder.find(o.like)
   local work = path .. ".lockstep-save"
+  if like then check_like(model, like) end
   recover(path, work)
-  local replaces = check_target(path, like)
+  local replaces = check_target(path)
   core.make_folder(work)
   local new, old = files.temporary_folder(work .. "/new-"), work .. "/old"
   write_weights(new, state, o.max_shard_bytes)

@@ -146,7 +146,8 @@ t.test("PromptsThatTheServerReadsDifferentlyAreAnError", function()
       raises("message 1, part 2: driver/lualib/run_test.lua is no JPEG, PNG or WebP", prompts[2],
         picture { type = "image", path = "driver/lualib/run_test.lua" })
       raises("message 1, part 2 is a tensor", prompts[2], picture { type = "image", image = torch.zeros { 3, 4, 4 } })
-      raises("message 1, part 2: a picture is", prompts[2], picture { type = "image", image = "https://a/b.png" })
+      raises('message 1, part 2: "https://a/b.png" is on the network', prompts[2],
+        picture { type = "image_url", image_url = { url = "https://a/b.png" } })
     end)
   end
 end)

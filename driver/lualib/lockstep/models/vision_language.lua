@@ -314,6 +314,8 @@ function VisionLanguage:inputs(batch)
   if type(batch) == "table" and not has_visuals(batch) then
     local ids, positions, seq_lens = self:read_batch(batch)
     check_text(self, batch)
+    check(positions:dim() == 1 or positions:dim() == 2 and positions:size(0) == 3,
+      "position_ids must have shape [T] or [3, T], got %s", positions.shape)
     return before or self:decoder().embed_tokens(ids), angles_of(self, positions), seq_lens
   end
   check(not batch.shares, "a batch with pictures cannot have shares of samples; batching.prepare splits samples of "

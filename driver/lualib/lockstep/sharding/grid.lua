@@ -37,9 +37,11 @@ local AXES = { "tp", "cp", "tp_cp", "dp", "dp_cp", "ep", "tp_ep", "expert_dp", "
 ---@field replicas integer whole copies of what fully_shard shares out along dp x cp
 ---@field ranks_of_all dist.Group? the ranks of the grid; nil: all ranks of the run
 ---@field is_of_module boolean? whether other ranks of the run have other parts of the model: see mimo.separate
+---@field token_multiple integer the tokens of a micro-batch must be a multiple of it: 1 until sharding.parallelize has
+--- put a model with `sequence` on the grid
 ---@field private first integer the first of them
 ---@field private groups table<string, dist.Group>
-local Grid = { first = 0 }
+local Grid = { first = 0, token_multiple = 1 }
 Grid.__index = Grid
 
 ---@alias sharding.Axis "tp"|"cp"|"dp"|"dp_cp"|"pp"|"ep"|"tp_cp"|"tp_ep"|"expert_dp"|"tp_cp_dp"|"tp_cp_pp"

@@ -26,11 +26,13 @@ local check, fail = plain.checks "sharding.parallelize: "
 ---@field fully_shard sharding.FullyShardOptions|false|nil along dp x cp; false: replicas. Default: {}
 ---@field data_parallel sharding.DataParallelOptions? of replicas; find_unused: default true for a model with a vision
 --- tower, which text does not run
----@field sequence boolean? with tp: values between the layers are split by tokens
+---@field sequence boolean? with tp: values between the layers are split by tokens, whose number in a micro-batch must
+--- be a multiple of grid.token_multiple: batching.prepare has pad_to_multiple_of
 ---@field plan table<string, string>? with tp: see sharding.tensor_parallel; default: the model's own
 ---@field cp "ring"|"all_to_all"|nil how attention sees other ranks' tokens; default: all-to-all where the ranks of cp
 --- divide the query heads of a tp rank
----@field order "1f1b"|"interleaved"|"all_forwards_first"|nil of a pipeline's micro-batches
+---@field order "1f1b"|"interleaved"|"all_forwards_first"|""|nil of a pipeline's micro-batches; default, also "":
+--- "interleaved" with chunks, else "1f1b"
 ---@field chunks integer? parts of the model on each stage of a pipeline: 1 unless given
 ---@field checkpoint checkpoint.Checkpoint|table|nil recomputes layers in backward: see models.CausalLM
 
@@ -62,11 +64,14 @@ local function read_options(grid, given)
     .. "gradients; leave them out", grid.pp)
   check(o.cp == nil or o.cp == "ring" or o.cp == "all_to_all", 'cp must be "ring" or "all_to_all", not %s',
     plain.shown(o.cp, "string"))
+  if o.order == "" then o.order = nil end
+  local named = plain.copy(o)
+  if o.chunks == 1 then named.chunks = nil end -- the default
   if o.order == nil then o.order = o.chunks == 1 and "1f1b" or "interleaved" end
   schedule.check(o.order, o.chunks)
   for name, axis in pairs(OF_AXIS) do
     local reason = ("where %s is 1"):format(axis)
-    if grid[axis] == 1 then options.note_unused("sharding.parallelize", given, { name }, reason) end
+    if grid[axis] == 1 then options.note_unused("sharding.parallelize", named, { name }, reason) end
   end
   return o
 end
@@ -92,7 +97,8 @@ local function check_axes(net, grid)
   check(not core.verify_every() or grid.cp * grid.ep * grid.pp == 1, "--verify-every compares replicas that compute "
     .. "the same, and a grid of %s has none; leave it out", tostring(grid))
   check(grid.pp == 1 or select(2, few_bits.layers(net)) == 0, "layers in 4 or 8 bits cannot be divided into stages; "
-    .. "load the model with load_in_4bit = false or load_in_8bit = false, or leave pp out")
+    .. "load the model with load_in_4bit = false or load_in_8bit = false (finetune.lua: --set read_whole=true), or "
+    .. "leave pp out")
   check(grid.pp == 1 or not grid.ranks_of_all or grid.is_of_module, "pp needs a grid of all ranks of the run, and this "
     .. "one has some of them; leave pp out")
   check(grid.cp * grid.pp == 1 or not neftune.is_on(net), "nn.neftune needs whole sequences and the whole model; leave "
@@ -130,6 +136,7 @@ local function prepare(net, grid, opts, has_values)
   for _, step in ipairs(STEPS) do
     if grid[step.axis] > 1 then step.apply(net, grid, o, has_values) end
   end
+  if o.sequence and grid.tp > 1 then grid.token_multiple = grid.tp * grid.cp end
   local group = grid:group "dp_cp"
   if grid.ep > 1 then return o, expert_parallel.shards(net, grid, o.fully_shard) end
   if o.fully_shard then

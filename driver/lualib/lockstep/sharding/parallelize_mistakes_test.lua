@@ -6,6 +6,7 @@ local dist = require "lockstep.distributed"
 local lora = require "lockstep.lora"
 local models = require "lockstep.models"
 local nn = require "lockstep.nn"
+local plain = require "lockstep.plain"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -155,4 +156,23 @@ t.test("SizesWithoutOptionsOfReplicasTakeExperts", function()
     num_local_experts = 4, num_experts_per_tok = 2 }
   local whole = net:num_parameters()
   t.truthy(sharding.parallel(net, { ep = 2 }):num_parameters() < whole)
+end)
+
+t.test("DefaultsOfScriptsAreNoOptions", function()
+  local function parallel(more)
+    local sizes, written, stderr = { fully_shard = false, sequence = false, chunks = 1, order = "" }, "", io.stderr
+    for name, value in pairs(more) do sizes[name] = value end
+    io.stderr = { write = function(_, line) written = written .. line end } -- luacheck: ignore 122
+    local function restore() io.stderr = stderr end -- luacheck: ignore 122
+    plain.finally(restore, sharding.parallel, load "qwen3", sizes)
+    return written
+  end
+  t.equal(parallel {}, "")
+  t.equal(parallel { chunks = 2 },
+    RANK == 0 and "lockstep: sharding.parallelize: chunks has no effect where pp is 1\n" or "")
+  for _, more in ipairs { { pp = 2 }, { pp = 2, order = "all_forwards_first" }, { tp = 2, sequence = true } } do
+    t.equal(parallel(more), "")
+  end
+  t.raises("4 stages need as many layers, but the model has 2", parallel, { pp = 2, chunks = 2 })
+  t.raises("sideways", parallel, { pp = 2, order = "sideways" })
 end)

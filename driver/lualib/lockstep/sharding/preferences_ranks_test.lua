@@ -137,6 +137,41 @@ t.test("PairsAreDealtAsTwoSequencesEach", function()
   t.equal({ #batches, batches[1].seq_lens }, { 1, { 9, 7, 9, 7 } })
 end)
 
+-- With `sequence` ranks of tp divide the tokens, which their number must allow.
+t.test("PairsOfOddLengthsArePaddedForSequenceParallelism", function()
+  local net, judge = fixture.build("qwen3", 3), fixture.build("qwen3_judge", 3)
+  local pairs_of, judged, samples = {}, {}, {}
+  for i = 1, 3 do
+    local batch = fixture.new_batch("qwen3", i)
+    local length = 12 + i
+    samples[i] = { kind = "pair", input_ids = batch.input_ids:narrow(0, 0, length),
+      loss_mask = batch.loss_mask:narrow(0, 0, length),
+      lengths = torch.tensor({ { 9, length - 9 } }, { dtype = torch.int64 }) }
+    pairs_of[i] = torch.no_grad(losses.pairs.score, net, samples[i], "sigmoid")
+    judged[i] = torch.no_grad(judge, losses.pairs.batch(samples[i])):view(1, 2)
+  end
+  for cp = 1, WORLD / 2 do
+    local sizes = { tp = 2, cp = cp, sequence = true, fully_shard = false }
+    local model, grid = sharding.parallel(fixture.build("qwen3", 3), sizes)
+    local scorer = sharding.parallel(fixture.build("qwen3_judge", 3), sizes)
+    t.equal(grid.token_multiple, 2 * cp)
+
+    local num_pairs = 0
+    for _, batch in ipairs((losses.deal(samples, { seq_len = 16, grid = grid }))) do
+      t.equal(#batch.input_ids % (2 * cp), 0)
+      local scores = torch.no_grad(losses.pairs.score, model, batch, "sigmoid")
+      local values = torch.no_grad(scorer, losses.pairs.batch(batch)):narrow(0, 0, 2 * #batch.lengths):view(-1, 2)
+      for i, number in ipairs(batch.samples) do
+        t.near(scores[i - 1], pairs_of[number][0], 1e-10)
+        t.near(values[i - 1], judged[number][0], 1e-10)
+        num_pairs = num_pairs + 1
+      end
+    end
+    t.equal(dist.all_reduce(torch.tensor(num_pairs), "sum", { group = grid:group "dp" }):item(), 3)
+  end
+  t.equal(select(2, sharding.parallel(net, { cp = 2, sequence = true })).token_multiple, 1)
+end)
+
 t.test("OneRankOfThoseThatWriteTheSameAnswersRunsTheTools", function()
   local num_run = 0
   local answers = models.generate_turns({ { messages = {}, prompt = { input_ids = torch.arange(2) } } }, {

@@ -240,13 +240,15 @@ end
 ---
 --- Where none applies, the conversation is refused with an error that says why. A renderer marks what it writes.
 --- With `processor = images.processor(dir)` pictures of the messages are read: parts like {type = "image", path =
---- "cat.png"}. The sample then has pixel_values and image_grid_thw, and each token of a picture its id.
+--- "cat.png"}, or {type = "image_url", image_url = {url = "data:image/png;base64,..."}}. The sample then has
+--- pixel_values and image_grid_thw, and each token of a picture its id.
 ---@param messages table[]
 ---@param opts table? as chat:render; with generation_prompt the mask is 0 everywhere. loss: "all" answers (default),
 ---the "last" one, or "none". loss_from: the number of the first message that may count, default 1. processor:
 ---images.Processor. folder: where relative paths of pictures begin; default "."
 ---@return {input_ids: integer[], loss_mask: integer[]} sample for batching.prepare, or a prompt of models.generate
 function Chat:encode(messages, opts)
+  if opts and opts.processor and type(messages) == "table" then messages = pictures.renamed(messages) end
   local template, variables = self:variables("chat:encode", messages, opts)
   local loss = ENCODE.loss
   if opts and opts.loss ~= nil then loss = opts.loss end

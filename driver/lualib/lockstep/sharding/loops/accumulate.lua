@@ -348,8 +348,8 @@ local function accumulate(model, micro_batches, count, fn, opts)
     if o.sync == "last" and last_learnt < #micro_batches then average() end
     scale_gradients(model, count / (count - skipped.tokens), before)
     if dist.rank() == (together and together:ranks()[1] or 0) then
-      terminal.print_line(("%s: left out %d of %d micro-batches of each rank: %s"):format(NAME, skipped.steps,
-        #micro_batches, lines))
+      terminal.print_line(("%s: left out %d of %d %s of each rank: %s"):format(NAME, skipped.steps,
+        #micro_batches, #micro_batches == 1 and "micro-batch" or "micro-batches", lines))
     end
   end
   local ok, message = pcall(learn_all)

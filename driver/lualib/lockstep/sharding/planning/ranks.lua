@@ -73,8 +73,9 @@ function M.table(tokens, micro_batches)
       rows[#rows + 1], last_text = row, text
     end
   end
-  return ("memory of each kind of rank of %s, in MiB, by the formula of docs/propose.md: AdamW, %d micro-batches of "
-    .. "%d tokens\n"):format(tostring(one.grid), micro_batches, tokens) .. tables.columns(rows)
+  return ("memory of each kind of rank of %s, in MiB, by the formula of docs/propose.md: AdamW, %d %s of "
+    .. "%d tokens\n"):format(tostring(one.grid), micro_batches, micro_batches == 1 and "micro-batch" or "micro-batches",
+    tokens) .. tables.columns(rows)
 end
 
 return M

@@ -27,6 +27,9 @@ local SHARED = { "tools", "documents", "chat_template_kwargs" }
 -- Columns of pictures and the like, whose places LLaMA-Factory marks in the text.
 local MEDIA = { "images", "image", "videos", "audios" }
 
+--- The field of a row that was a prompt and its completion. A column of a user has no such name.
+local COMPLETED = "lockstep_is_completed"
+
 local given = plain.given
 
 local function message(role, content) return { role = role, content = content } end
@@ -164,10 +167,9 @@ local function read_messages(caller, sample, roles)
       end
       local label = is_sharegpt and ("ShareGPT (%s)"):format(name) or name == "messages" and name
         or ("messages (%s)"):format(name)
-      local is_completed = not has_system and sample.is_completed == true or nil -- a row that is read again
+      local is_completed = not has_system and sample[COMPLETED] == true or nil -- a row that is read again
       return { messages = messages, column = name, media = is_sharegpt, wraps = is_sharegpt,
-        is_completed = is_completed }, label,
-        has_system and { name, "system" } or { name, is_completed and "is_completed" }
+        [COMPLETED] = is_completed }, label, has_system and { name, "system" } or { name, is_completed and COMPLETED }
     end
   end
 end
@@ -180,7 +182,7 @@ local function read_completion(caller, sample, roles)
     plain.check(type(list) == "table", '%s: "%s" must be a string or a list of messages, not a %s', caller, name,
       type(list))
   end
-  return { messages = join(unlearnt(prompt), completion), is_completed = true }, "prompt/completion",
+  return { messages = join(unlearnt(prompt), completion), [COMPLETED] = true }, "prompt/completion",
     { "prompt", "completion" }
 end
 
@@ -302,7 +304,7 @@ end
 ---@field documents table[]?
 ---@field chat_template_kwargs table<string, any>?
 ---@field pictures text.PictureColumn? which take the places of the messages
----@field is_completed boolean? the messages are a prompt, none of which is learnt, and a completion
+---@field lockstep_is_completed boolean? the messages are a prompt, none of which is learnt, and a completion
 
 --- Returns a sample in the form of messages, the name of the form that it had, and the columns that were read. An
 --- error names the keys of a sample of no known form.

@@ -2,16 +2,13 @@
 
 local core = require "lockstep.core"
 local data = require "lockstep.data"
+local nulls = require "lockstep.text.chat.nulls"
 local plain = require "lockstep.plain"
 
 local M = {}
 
 -- Names of a message's reasoning. Templates read the first; gpt-oss reads "thinking".
 local REASONING = { "reasoning_content", "thinking", "reasoning" }
-
-local null = data.null
-
-local given = plain.given
 
 --- Returns the keys of a message in order.
 local function keys_of(message)
@@ -24,33 +21,23 @@ local function keys_of(message)
   return keys, shape
 end
 
---- Returns a copy of a message without nulls, with its reasoning under both names; or the message where that is it.
+--- Returns a message without nulls, with its reasoning under both names: a copy, unless the message is that. Arguments
+--- of calls may have nulls.
 local function prepare(message)
-  local reasoning, has_null = nil, false
+  message = nulls.dropped(message, "arguments")
+  local reasoning = nil
   for i = 1, #REASONING do
-    local value = message[REASONING[i]]
-    if reasoning == nil and value ~= null then reasoning = value end
+    if reasoning == nil then reasoning = message[REASONING[i]] end
   end
-  for _, value in pairs(message) do
-    if value == null then has_null = true end
-  end
-  if reasoning == nil and not has_null then return message end
+  if reasoning == nil then return message end
   local keys, shape = keys_of(message)
-  local copy, order = {}, {}
-  if reasoning ~= nil then
-    order[1], copy.thinking = "thinking", reasoning
-  end
+  local copy, order = { thinking = reasoning }, { "thinking" }
   for _, key in ipairs(keys) do
-    local value = given(message[key])
-    if value ~= nil then
-      if key ~= "thinking" then order[#order + 1] = key end
-      copy[key] = value
-    end
+    if key ~= "thinking" then order[#order + 1] = key end
+    copy[key] = message[key]
   end
-  if reasoning ~= nil then
-    if copy.reasoning_content == nil then order[#order + 1] = "reasoning_content" end
-    copy.reasoning_content = reasoning
-  end
+  if copy.reasoning_content == nil then order[#order + 1] = "reasoning_content" end
+  copy.reasoning_content = reasoning
   core.json_shapes()[copy] = { keys = order, floats = shape and shape.floats }
   return copy
 end

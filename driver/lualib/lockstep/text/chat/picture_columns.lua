@@ -2,6 +2,8 @@
 --- the form of TRL and of the processors of transformers.
 
 local core = require "lockstep.core"
+local nulls = require "lockstep.text.chat.nulls"
+local pictures = require "lockstep.text.chat.pictures"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
@@ -48,17 +50,8 @@ function M.read(caller, sample)
   return column
 end
 
---- Returns a part without nulls, which Parquet files have in parts of other types: templates ask which keys there are.
-local function without_nulls(part)
-  local copy = {}
-  for key, value in pairs(type(part) == "table" and part or {}) do
-    if value ~= core.null then copy[key] = value end
-  end
-  return type(part) == "table" and copy or part
-end
-
 local function is_place(part)
-  return type(part) == "table" and part.type == "image" and given(part.image) == nil and given(part.path) == nil
+  return type(part) == "table" and part.type == "image" and pictures.value(part) == nil
 end
 
 local function count_places(messages)
@@ -104,7 +97,7 @@ function M.fill(caller, messages, column)
     if type(message.content) == "table" then
       local content = {}
       for j, part in ipairs(message.content) do
-        content[j] = without_nulls(part)
+        content[j] = nulls.dropped(part)
         if is_place(part) then content[j], next_part = column.parts[next_part], next_part + 1 end
       end
       filled[i] = with_content(message, content)

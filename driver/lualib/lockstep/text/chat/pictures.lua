@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local core_images = require "lockstep.core.images"
+local data_urls = require "lockstep.text.chat.data_urls"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
@@ -13,7 +14,45 @@ local PLACEHOLDER = "<|image_pad|>"
 local check, fail = plain.checks "chat:encode: "
 
 --- Returns the beginning of a long text, such as a picture in base64.
-local function text_of(given) return #given > 200 and given:sub(1, 60) .. "..." or given end
+local function text_of(source) return #source > 200 and source:sub(1, 60) .. "..." or source end
+
+local given = plain.given
+
+--- Returns whether a part of a message is a picture: {"type": "image"}, or OpenAI's {"type": "image_url"}.
+---@param part any
+---@return boolean
+function M.is_one(part) return type(part) == "table" and (part.type == "image" or part.type == "image_url") end
+
+--- Returns what a part has as its picture, under any of its names, or nil. Files of `datasets` hold {bytes, path}.
+---@param part table
+---@return any
+function M.value(part)
+  local value = given(part.image) or given(part.path) or given(part.image_url) or given(part.url)
+  if type(value) == "table" then value = given(value.url) or given(value.bytes) or given(value.path) end
+  return value
+end
+
+--- Returns messages whose pictures in OpenAI's form are {"type": "image"}, as templates know them. transformers'
+--- processors change them alike.
+---@param messages table[]
+---@return table[]
+function M.renamed(messages)
+  local changed = { unpack(messages) }
+  for i, message in ipairs(messages) do
+    local content
+    for j, part in ipairs(type(message) == "table" and type(message.content) == "table" and message.content or {}) do
+      if type(part) == "table" and part.type == "image_url" then
+        content = content or { unpack(message.content) }
+        content[j] = { type = "image", image = M.value(part) }
+      end
+    end
+    if content then
+      changed[i] = plain.copy(message, { content = content })
+      core.json_shapes()[changed[i]] = core.json_shapes()[message]
+    end
+  end
+  return changed
+end
 
 --- Returns what a part gives as its picture: a tensor, a path, or the bytes of a file. Private to the library.
 ---@param caller string for messages
@@ -22,18 +61,29 @@ local function text_of(given) return #given > 200 and given:sub(1, 60) .. "..." 
 ---@param place string of the part, for messages
 ---@return torch.Tensor|string
 function M.source(caller, part, folder, place)
-  local given = (part.image ~= core.null and part.image) or part.path
-  if torch.is_tensor(given) then return given end
-  if type(given) ~= "string" or given:find("^%a+://") or given:find("^data:") then
-    local got = type(given) == "string" and '"' .. text_of(given) .. '", which is not a path'
-      or (given == nil or given == core.null) and 'neither, and no column "images" or "image" has a picture for it'
-      or "a " .. type(given)
+  local value = M.value(part)
+  if torch.is_tensor(value) then return value end
+  local is_text = type(value) == "string"
+  if is_text and value:find "^data:" then
+    local bytes, reason = data_urls.decode(value)
+    if bytes and core_images.is_image(bytes) then return bytes end
+    core.raise(('%s: %s: "%s" is not the data URL of a picture: %s'):format(caller, place, text_of(value), reason
+      or "it holds no JPEG, PNG or WebP"))
+  end
+  if is_text and value:find "^https?://" then
+    core.raise(('%s: %s: "%s" is on the network, and only files are read: download it, and give its path'):format(
+      caller, place, text_of(value)))
+  end
+  if is_text then value = value:match "^file://(/.*)$" or value end
+  if not is_text or value:find "^%a[%w+.-]*://" then
+    local got = is_text and '"' .. text_of(value) .. '", which is not a path'
+      or value == nil and 'neither, and no column "images" or "image" has a picture for it' or "a " .. type(value)
     core.raise(('%s: %s: a picture is {type = "image", path = "cat.png"}, or has a tensor under "image"; got %s')
       :format(caller, place, got))
   end
-  local is_relative = folder ~= "." and given:sub(1, 1) ~= "/" and not core_images.is_image(given)
-    and not given:find "%z" -- the bytes of a damaged picture
-  return is_relative and folder .. "/" .. given or given
+  local is_relative = folder ~= "." and value:sub(1, 1) ~= "/" and not core_images.is_image(value)
+    and not value:find "%z" -- the bytes of a damaged picture
+  return is_relative and folder .. "/" .. value or value
 end
 
 --- Returns the picture of a part: uint8 [3, H, W]. Private to the library.
@@ -42,9 +92,9 @@ end
 ---@param place string of the part, for messages
 ---@return torch.Tensor
 function M.read(part, folder, place)
-  local given = M.source("chat:encode", part, folder, place)
-  if torch.is_tensor(given) then return given end
-  return require("lockstep.images").read(given, { alpha = "drop" }) -- as load_image of transformers reads a path
+  local source = M.source("chat:encode", part, folder, place)
+  if torch.is_tensor(source) then return source end
+  return require("lockstep.images").read(source, { alpha = "drop" }) -- as load_image of transformers reads a path
 end
 
 --- Returns all pictures of the messages in their order. Throws where there is a video, which has no reader here.
@@ -56,10 +106,10 @@ function M.find(messages, folder)
   for i, message in ipairs(messages) do
     for j, part in ipairs(type(message.content) == "table" and message.content or {}) do
       local place = ("message %d, part %d"):format(i, j)
-      if part.type == "image" then
+      if M.is_one(part) then
         found[#found + 1] = M.read(part, folder, place)
-      elseif part.type == "video" or part.type == "image_url" then
-        fail('%s has the type "%s"; known are "text" and "image"', place, part.type)
+      elseif part.type == "video" then
+        fail('%s has the type "video"; known are "text", "image" and "image_url"', place)
       end
     end
   end
@@ -71,7 +121,7 @@ end
 function M.refuse(messages)
   for i, message in ipairs(messages) do
     for j, part in ipairs(type(message.content) == "table" and message.content or {}) do
-      check(type(part) ~= "table" or part.type ~= "image",
+      check(not M.is_one(part),
         "message %d, part %d is a picture, and the model takes text alone; give a model with a vision tower", i, j)
     end
   end

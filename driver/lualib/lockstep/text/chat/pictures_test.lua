@@ -94,6 +94,58 @@ t.test("RelativePathsBeginAtTheFolder", function()
   t.raises("images.read: " .. name .. ": cannot be read", chat.encode, chat, messages, { processor = process })
 end)
 
+t.test("PicturesMayBeDataUrlsInTheFormsOfQwenAndOfOpenAi", function()
+  local urls = require "lockstep.text.chat.data_urls"
+  local bytes = t.read_file(PNG)
+  local expected = chat:encode(question { type = "image", path = PNG }, { processor = process })
+  local url = urls.encode(bytes)
+  local name = url:sub(1, 60) .. "\n" .. url:sub(61):gsub("=+$", "") -- in lines, without padding
+
+  for _, part in ipairs { { type = "image", image = url }, { type = "image", url = name },
+    { type = "image", image = data.null, path = data.null, url = url }, { type = "image_url", image_url = url },
+    { type = "image_url", image_url = { url = url, detail = "high" } },
+    { type = "image", image = { bytes = bytes, path = data.null } } } do
+    t.equal(chat:encode(question(part), { processor = process, folder = "there" }), expected)
+    t.raises("is a picture, and the model takes text alone", chat.encode_sample, chat, { messages = question(part) })
+  end
+  core.write_file(dir .. "/copy.png", { bytes })
+  t.equal(chat:encode(question { type = "image", image = "file://" .. dir .. "/copy.png" }, { processor = process }),
+    expected)
+  for length = 0, 6 do
+    local text_of = ("\0\255foo\254"):sub(1, length)
+    t.equal(urls.decode(urls.encode(text_of)), text_of)
+  end
+end)
+
+t.test("NullIsAbsentInMessagesAndTheirParts", function()
+  local folder = dir .. "/asks" -- of Qwen's templates, which ask which keys there are
+  core.make_folder(folder)
+  core.write_file(folder .. "/tokenizer.json", { t.read_file(dir .. "/tokenizer.json") })
+  core.write_file(folder .. "/chat_template.jinja", { "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    .. "{% if 'name' in m %}{{ m.name }}{% endif %}{% if m.content is string %}{{ m.content }}{% else %}"
+    .. "{% for p in m.content %}{% if 'image' in p or 'image_url' in p %}<|vision_start|><|image_pad|><|vision_end|>"
+    .. "{% elif 'text' in p %}{{ p.text }}{% endif %}{% endfor %}{% endif %}{% if 'tool_calls' in m %}"
+    .. "{% for c in m.tool_calls %}{{ c | tojson }}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}" })
+  local asks, none = text.chat(folder), data.null
+  local call = { type = "function", id = none, ["function"] = { name = "f", arguments = { x = none } } }
+  local rows = { { role = "user", name = none, tool_calls = none, content = {
+      { type = "image", image = PNG, text = none, image_url = none },
+      { type = "text", text = "How many?", image = none, image_url = none } } },
+    { role = "assistant", name = none, content = "", tool_calls = { call } },
+    { role = "assistant", name = none, content = { { type = "text", text = "Two.", image = none } },
+      tool_calls = none } }
+
+  t.equal(asks:encode(rows, { processor = process }), asks:encode({
+    { role = "user", content = { { type = "image", image = PNG }, { type = "text", text = "How many?" } } },
+    { role = "assistant", content = "",
+      tool_calls = { { type = "function", ["function"] = { name = "f", arguments = { x = none } } } } },
+    { role = "assistant", content = { { type = "text", text = "Two." } } } }, { processor = process }))
+  t.truthy(asks:render(rows):find('{"function": {"arguments": {"x": null}, "name": "f"}, "type": "function"}', 1, true))
+  t.equal(select(2, text.last_answer(rows)), "Two.")
+  local decoded = core.json_decode '{"role": "user", "tool_calls": [{"b": 1, "n": null, "a": 2.0}], "content": "x"}'
+  t.truthy(asks:render({ decoded }):find('{"b": 1, "a": 2.0}', 1, true))
+end)
+
 t.test("WhatIsNoPictureIsNamed", function()
   local function refuses(message, messages) t.raises(message, chat.encode, chat, messages, { processor = process }) end
 
@@ -102,11 +154,21 @@ t.test("WhatIsNoPictureIsNamed", function()
     question { type = "image" })
   t.raises("images.read: not a JPEG, PNG or WebP image: 8 bytes that begin with 47 49 46 38", chat.encode, chat,
     question { type = "image", image = "GIF89a\0\1" }, { processor = process, folder = "there" })
-  refuses('got "https://example.com/x.png", which is not a path', question { type = "image",
-    path = "https://example.com/x.png" })
-  refuses('got "data:image/png;base64,' .. ("A"):rep(38) .. '...", which is not a path', question { type = "image",
-    path = "data:image/png;base64," .. ("A"):rep(1000) })
-  refuses('message 1, part 1 has the type "video"; known are "text" and "image"', question { type = "video" })
+  local data_url = "data:image/png;base64,"
+  refuses('got "s3://x.png", which is not a path', question { type = "image", path = "s3://x.png" })
+  for _, key in ipairs { "image", "path", "url" } do
+    refuses('message 1, part 1: "https://example.com/x.png" is on the network, and only files are read: download it, '
+      .. "and give its path", question { type = "image", [key] = "https://example.com/x.png" })
+  end
+  refuses('"http://x/y.png" is on the network', question { type = "image_url", image_url = { url = "http://x/y.png" } })
+  refuses('"' .. data_url .. ("A"):rep(38) .. '..." is not the data URL of a picture: it holds no JPEG, PNG or WebP',
+    question { type = "image", path = data_url .. ("A"):rep(1000) })
+  refuses('"data:image/png,abc" is not the data URL of a picture: it lacks ";base64," before its data',
+    question { type = "image", image = "data:image/png,abc" })
+  refuses('its base64 has the character "-"', question { type = "image", image = data_url .. "iVBO-w==" })
+  refuses("its base64 is cut off after 5 characters", question { type = "image", image = data_url .. "iVBOR" })
+  refuses('message 1, part 1 has the type "video"; known are "text", "image" and "image_url"',
+    question { type = "video" })
   refuses("the text has more placeholders <|image_pad|> than the messages have pictures, 0",
     { { role = "user", content = "<|image_pad|>" } })
   local blind = dir .. "/blind"

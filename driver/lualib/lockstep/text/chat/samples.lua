@@ -199,7 +199,7 @@ end
 local function text_of(content)
   if type(content) == "string" then return content end
   local parts = {}
-  for i, part in ipairs(type(content) == "table" and content or {}) do parts[i] = part.text or "" end
+  for i, part in ipairs(type(content) == "table" and content or {}) do parts[i] = plain.given(part.text) or "" end
   return table.concat(parts)
 end
 
