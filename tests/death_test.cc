@@ -247,6 +247,62 @@ TEST(Death, InEachPhaseOfAPipelineEndsTheRunAndNamesTheRank) {
   }
 }
 
+// mimo.step with a tower on rank 0, which also has a loss of its own, and two stages of a script's
+// own layers on ranks 1 and 2.
+TEST(Death, InAStageOfMimoStepEndsTheRunAndNamesTheRank) {
+  constexpr char kTrain[] = R"(
+    local mimo, nn = require "lockstep.mimo", require "lockstep.nn"
+    local step, index = 0, 0
+    local function die_if(phase)
+      if rank == VICTIM and step == 2 and phase == "PHASE" then C.kill(C.getpid(), 9) end
+    end
+    local topology = mimo.topology { modules = { { name = "vision" },
+      { name = "language", pp = 2, first_rank = 1 } } }
+    local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+    local net, name = nn.Linear(4, 4), topology:module()
+    local run_step = mimo.step { topology = topology, bridges = { bridge }, micro_batches = 4, modules = {
+      [name] = function(part, x)
+        index = index + 1
+        local at, y = index, net(x or part)
+        die_if("forward " .. at)
+        y:register_hook(function() die_if("backward " .. at) end)
+        if rank == 2 then return y:sum() end
+        return y, rank == 0 and y:square():sum() or nil
+      end } }
+    local function source() return torch.ones { 3, 4 } end
+    while true do
+      step, index = step + 1, 0
+      run_step(source)
+      die_if "reduction"
+      mimo.reduce_gradients { topology = topology, modules = { [name] = net }, loss = "sum", tokens = 12 }
+      die_if "losses"
+      run_step:mean_losses()
+      mimo.clip_grad_norm { topology = topology, modules = { [name] = net }, max_norm = 1 }
+    end
+  )";
+  const struct {
+    const char* phase;
+    int victim;
+  } cases[] = {{"forward 3", 0},  {"forward 2", 1}, {"backward 2", 1},
+               {"backward 4", 2}, {"reduction", 1}, {"losses", 0}};
+  for (const auto& [phase, victim] : cases) {
+    SCOPED_TRACE(absl::StrCat("rank ", victim, " at ", phase));
+    const Folder folder;
+    Child run(RankScript(
+        folder,
+        absl::StrCat(kSayPid, absl::StrReplaceAll(
+                                  kTrain, {{"VICTIM", absl::StrCat(victim)}, {"PHASE", phase}})),
+        {"--nproc", "3"}));
+    const std::vector<pid_t> pids = PidsOf(run, 3);
+    const Ended ended = run.Wait();
+
+    ExpectGone(pids);
+    EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
+    EXPECT_THAT(ended.err, StartsWith(absl::StrCat("lockstep: rank ", victim, " (process ")));
+    ExpectOneComplaint(ended, "was killed by SIGKILL");
+  }
+}
+
 // A tower on rank 0 feeds the first of two stages, ranks 1 and 2, in 1F1B order.
 TEST(Death, InATowerOrAStageBesideItEndsTheRunAndNamesTheRank) {
   constexpr char kTrain[] = R"(

@@ -8,6 +8,7 @@ local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
+local stage_links = require "lockstep.mimo.stage_links"
 local topologies = require "lockstep.mimo.topology"
 local torch = require "lockstep.torch"
 
@@ -18,6 +19,8 @@ local function fail(message, ...) core.raise("mimo.step: " .. message:format(...
 ---@field chain mimo.StepModule[] all modules, each before those that it feeds
 ---@field order "sequential"|"all_forwards_first"|"1f1b"
 ---@field bridges mimo.Bridge[]
+---@field links mimo.StageLink[] of this rank's stages
+---@field sums table<string, torch.Tensor> the losses of this rank's modules in the last step, added up
 ---@field micro_batches integer
 ---@field warm_up integer forwards before the first backward of this rank
 ---@operator call: torch.Tensor[]
@@ -28,9 +31,10 @@ Step.__index = Step
 ---@field name string
 ---@field fn any the module or function; nil on other ranks
 ---@field is_here boolean
----@field below integer modules after it, on the longest path
----@field incoming mimo.Bridge[]
----@field outgoing mimo.Bridge[]
+---@field stages integer
+---@field below integer modules and stages after it, on the longest path; after this rank's stage, if it is here
+---@field incoming (mimo.Bridge|mimo.StageLink)[] of this rank's stage
+---@field outgoing (mimo.Bridge|mimo.StageLink)[]
 
 --- The bridges without holes: a script may leave one nil on ranks that do not take part in it.
 local function read_bridges(topology, given)
@@ -55,11 +59,7 @@ end
 local function sort(topology, bridges)
   local by_name, chain = {}, {}
   for i, module in ipairs(topology:modules()) do
-    if module.pp > 1 then
-      fail('"%s" has %d stages, but mimo.step runs modules of one; mimo.separate runs a language model of models.load '
-        .. "in stages", module.name, module.pp)
-    end
-    chain[i] = { name = module.name, incoming = {}, outgoing = {}, below = 0,
+    chain[i] = { name = module.name, stages = module.pp, incoming = {}, outgoing = {}, below = 0,
       is_here = topology:peers(module.name, "dp") ~= nil }
     by_name[module.name] = chain[i]
   end
@@ -72,7 +72,7 @@ local function sort(topology, bridges)
   for _ = 1, #chain do
     for _, edge in ipairs(topology.edges) do
       local from, to = by_name[edge.from], by_name[edge.to]
-      from.below = math.max(from.below, to.below + 1) -- the topology has no circle
+      from.below = math.max(from.below, to.below + to.stages) -- the topology has no circle
       if (from.is_here or to.is_here) and not is_there[edge.from .. " -> " .. edge.to] then
         fail('bridges: the one from "%s" to "%s" is missing, in which rank %d takes part', edge.from, edge.to,
           dist.rank())
@@ -81,6 +81,21 @@ local function sort(topology, bridges)
   end
   table.sort(chain, function(a, b) return a.below > b.below or a.below == b.below and a.name < b.name end)
   return chain, by_name
+end
+
+--- Connects the stages of this rank's modules. A stage then has links in place of the bridges that it takes no part
+--- in. Returns the links. Collective.
+local function link_stages(topology, chain)
+  local links = {}
+  for _, one in ipairs(chain) do
+    if one.is_here and one.stages > 1 then
+      local before, after = stage_links.make(topology, one.name)
+      if before then one.incoming, links[#links + 1] = { before }, before end
+      if after then one.outgoing, links[#links + 1] = { after }, after end
+      one.below = one.below + one.stages - 1 - topology:coordinates(nil, one.name).pp
+    end
+  end
+  return links
 end
 
 --- Raises an error on every rank if the ranks would not run the same step.
@@ -134,6 +149,8 @@ local function has_graph(value)
   return false
 end
 
+local function has_no_parameters(fn) return nn.is_module(fn) and #fn:parameters() == 0 end
+
 local function describe(value)
   return torch.is_tensor(value) and ("tensor of %d"):format(value:numel()) or type(value)
 end
@@ -163,11 +180,16 @@ local function read_results(one, ...)
   for i = 1, math.max(used, #bridges) do carried[i] = results[used == 1 and 1 or i] end
   for i = used + 1, select("#", ...) do
     local value = results[i]
-    if has_graph(value) then
+    local may_be_loss = i == used + 1 and #bridges > 0 and torch.is_tensor(value) and value:numel() == 1
+    if may_be_loss and has_no_parameters(one.fn) and value:is_floating_point() and torch.is_grad_enabled()
+      and not value.requires_grad then
+      fail('"%s" returns a loss without a graph, and has no parameters: nothing would be trained on it; return '
+        .. "loss:item() to report it alone", one.name)
+    elseif has_graph(value) then
       if #bridges == 0 then
         fail('result %d of "%s" is a %s with a graph, but only the first result, the loss, is trained on; add it to '
           .. "the loss, or detach it", i, one.name, describe(value))
-      elseif i > used + 1 or not torch.is_tensor(value) or value:numel() ~= 1 then
+      elseif not may_be_loss then
         fail('result %d of "%s" is a %s with a graph, but only its results for %d bridges, and a loss of its own after '
           .. "them, one number, are trained on; add it to this loss, or detach it", i, one.name, describe(value),
           #bridges)
@@ -179,11 +201,21 @@ local function read_results(one, ...)
   return carried, own, more
 end
 
+--- Adds a loss of a module to those of the step.
+local function add_loss(self, one, loss)
+  local sum = self.sums[one.name]
+  loss = loss:detach():view {}:to(torch.float64)
+  self.sums[one.name] = sum and sum + loss or loss
+end
+
 --- Runs the modules of this rank on a micro-batch. Returns what backward begins with: losses, and what bridges returned
 --- to the ranks that feed them; the loss; and by module the further results.
 local function forward(self, loader, batch, whole)
   local roots, arrived, loss, more = {}, {}, nil, {}
-  local function cross(bridge, x) return bridge(x, self.call and self.call(batch, whole, bridge) or whole) end
+  local function cross(bridge, x)
+    if stage_links.is_one(bridge) then return bridge(x) end
+    return bridge(x, self.call and self.call(batch, whole, bridge) or whole)
+  end
   for _, one in ipairs(self.chain) do
     if one.is_here then
       local inputs = {}
@@ -199,14 +231,16 @@ local function forward(self, loader, batch, whole)
         each(y, function(tensor) roots[#roots + 1] = torch.sum(tensor:narrow(0, 0, 0)) end)
       end
       roots[#roots + 1] = own
+      if own then add_loss(self, one, own) end
       if #one.outgoing == 0 then
         roots[#roots + 1] = results[1]
+        add_loss(self, one, results[1])
         loss = loss and loss + results[1] or results[1]
       end
       for i, bridge in ipairs(one.outgoing) do
         local y = cross(bridge, results[i])
         arrived[bridge] = y
-        if not self.here[bridge.to] then each(y, function(tensor) roots[#roots + 1] = torch.sum(tensor) end) end
+        if not self.takes[bridge] then each(y, function(tensor) roots[#roots + 1] = torch.sum(tensor) end) end
       end
     end
   end
@@ -228,6 +262,7 @@ end
 
 local function run(self, loader)
   local losses, more, waiting, next_backward = {}, {}, {}, 1
+  self.sums, self.topology.loss_divisor = {}, nil
   for name in pairs(self.here) do more[name] = {} end
   local function run_backward()
     backward(waiting[next_backward])
@@ -264,9 +299,45 @@ function Step:__call(loader)
   local ok, losses, more = pcall(run, self, loader)
   data_parallel.refusal = nil
   if ok then return losses, more end
-  -- Other ranks wait for this one: its error is theirs, too.
-  for _, bridge in ipairs(self.bridges) do bridge.core:refuse(tostring(losses)) end
+  -- Other ranks wait for this one: its error is theirs, too. Messages are short: they have the first cause alone.
+  local text = tostring(losses)
+  local cause = text:match ".*(rank %d+ %b() failed: .*)" or text
+  for _, list in ipairs { self.bridges, self.links } do
+    for _, bridge in ipairs(list) do bridge.core:refuse(cause) end
+  end
   error(losses, 0)
+end
+
+--- Returns the losses of the last step by module, each as its part of the loss that is trained: added up over ranks and
+--- micro-batches, and divided as mimo.reduce_gradients divides gradients. Their sum is the loss of the step.
+---
+---     step(loader)
+---     mimo.reduce_gradients { topology = topo, modules = modules, loss = "sum", tokens = tokens }
+---     local means = step:mean_losses() -- { language = 2.31, vision = 0.04 }, the same on every rank
+---
+--- A loss that several tp ranks hold counts once. Modules without a loss are not there. `divisor` replaces that of
+--- mimo.reduce_gradients, in a step without gradients: the number of tokens, or of means. Collective, over all ranks.
+---@param divisor number?
+---@return table<string, number>
+function Step:mean_losses(divisor)
+  if not self.sums then fail("mean_losses: no step has run before") end
+  divisor = divisor or self.topology.loss_divisor
+  if type(divisor) ~= "number" or not (divisor > 0) then
+    fail("mean_losses: the losses are divided as the gradients: call mimo.reduce_gradients after the step, and then "
+      .. "this; or give a divisor above 0, not %s", tostring(divisor))
+  end
+  local modules, own = self.topology:modules(), {}
+  for i, module in ipairs(modules) do
+    local sum = self.sums[module.name]
+    local counts = sum and self.topology:coordinates(nil, module.name).tp == 0
+    own[2 * i - 1] = counts and sum or torch.zeros({}, { dtype = torch.float64, device = dist.device() })
+    own[2 * i] = torch.full({}, counts and 1 or 0, { dtype = torch.float64, device = dist.device() })
+  end
+  local all, means = dist.all_reduce(torch.stack(own)):totable(), {}
+  for i, module in ipairs(modules) do
+    if all[2 * i] > 0 then means[module.name] = all[2 * i - 1] / divisor end
+  end
+  return means
 end
 
 ---@class mimo.StepOptions
@@ -327,26 +398,35 @@ local function step(opts)
   for name in pairs(o.modules) do
     if not by_name[name] then fail('modules: the topology has no module "%s"', tostring(name)) end
   end
-  local largest_dp, below, here, num_here = 1, 0, {}, 0
-  for _, module in ipairs(topology:modules()) do largest_dp = math.max(largest_dp, module.dp) end
+  local largest_dp, num_stages, here, num_here = 1, 0, {}, 0
+  for _, module in ipairs(topology:modules()) do
+    largest_dp, num_stages = math.max(largest_dp, module.dp), num_stages + module.pp
+  end
   for _, one in ipairs(chain) do
     one.fn = one.is_here and o.modules[one.name] or nil
     if one.is_here and not plain.is_callable(one.fn) then
       fail('modules: rank %d runs "%s", which must be a module or a function, not a %s', dist.rank(), one.name,
         type(one.fn))
     end
-    if one.is_here then below, here[one.name], num_here = math.max(below, one.below), true, num_here + 1 end
+    if one.is_here then here[one.name], num_here = true, num_here + 1 end
   end
   if o.order == "1f1b" and num_here > 1 then
     fail('order = "1f1b" is for modules on separate ranks, but rank %d has %d; give "all_forwards_first" or '
       .. '"sequential"', dist.rank(), num_here)
   end
   compare(o, topology, bridges)
-  topology:check_schedule { micro_batches = math.min(o.micro_batches, #chain + 2), order = o.order,
+  topology:check_schedule { micro_batches = math.min(o.micro_batches, num_stages + 2), order = o.order,
     micro_batch_size = o.micro_batch_size or largest_dp }
+  local links, below = link_stages(topology, chain), 0
+  local takes = {} -- the bridges whose rows this rank uses
+  for _, one in ipairs(chain) do
+    if one.is_here then below = math.max(below, one.below) end
+    for _, bridge in ipairs(one.is_here and one.incoming or {}) do takes[bridge] = true end
+  end
   local warm_up = o.order == "1f1b" and below or o.order == "all_forwards_first" and o.micro_batches or 0
-  return setmetatable({ topology = topology, chain = chain, here = here, order = o.order,
-    bridges = bridges, micro_batches = o.micro_batches, warm_up = warm_up, slice = o.slice, call = o.call }, Step)
+  return setmetatable({ topology = topology, chain = chain, here = here, takes = takes, order = o.order,
+    bridges = bridges, links = links, micro_batches = o.micro_batches, warm_up = warm_up, slice = o.slice,
+    call = o.call }, Step)
 end
 
 return step
