@@ -386,8 +386,8 @@ local function loader(opts)
   o.samples = o.samples or "samples"
   check(o)
   local ranks, reads, places = readers_of(o.topology, o.every_stage)
-  plain.check(reads[dist.rank()], "mimo.loader: rank %d needs no data (topology:sampling_info); only the ranks %s load; "
-    .. "for mimo.step give every_stage = true on every rank", dist.rank(), table.concat(ranks, ", "))
+  plain.check(reads[dist.rank()], "mimo.loader: rank %d needs no data (topology:sampling_info); only the ranks %s "
+    .. "load; for mimo.step give every_stage = true on every rank", dist.rank(), table.concat(ranks, ", "))
   local self = { topology = o.topology, source = o.source, samples = o.samples, micro_batches = o.micro_batches,
     scalable_reads = o.scalable_reads, ownership = o.ownership, audit = o.audit and #ranks > 1,
     is_alone = o.audit and #ranks == 1, ranks = ranks, places = places, count = 0, ahead = {}, next = 1,

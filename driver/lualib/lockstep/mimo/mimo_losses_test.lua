@@ -101,7 +101,8 @@ t.test("ALossThatTrainsNothingIsAnError", function()
 end)
 
 t.test("CirclesAndShapesThatChangeAreErrors", function()
-  t.raises("edges make a cycle: vision -> language -> vision; leave one of them out", mimo.topology, { modules = { { name = "vision", dp = world - 1 },
+  t.raises("edges make a cycle: vision -> language -> vision; leave one of them out", mimo.topology, { modules = {
+    { name = "vision", dp = world - 1 },
     { name = "language", first_rank = world - 1 } }, edges = { edge("vision", "language"),
     edge("language", "vision") } })
   local width = 0

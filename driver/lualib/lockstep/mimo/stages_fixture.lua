@@ -193,18 +193,13 @@ local function reference(case)
   return steps, nets
 end
 
---- Returns this rank's stages as they are trained, by module: plain, sharded or with layers divided over tp.
-local function wrap(case, topology, nets)
-  local wrapped = {}
-  for name, net in pairs(nets) do
-    wrapped[name] = net
-    if case.at[name].tp_size > 1 then
-      sharding.tensor_parallel(net, { group = topology:group(name, "tp"), plan = { up = "column", down = "row" } })
-    end
-    local group = case.shard and topology:group(name, "dp-cp")
-    if group then wrapped[name] = sharding.fully_shard(net, { group = group }) end
+--- Returns this rank's stage of a module as it is trained: plain, sharded or with layers divided over tp.
+local function wrap(case, topology, name, net)
+  if case.at[name].tp_size > 1 then
+    sharding.tensor_parallel(net, { group = topology:group(name, "tp"), plan = { up = "column", down = "row" } })
   end
-  return wrapped
+  local group = case.shard and topology:group(name, "dp-cp")
+  return group and sharding.fully_shard(net, { group = group }) or net
 end
 
 --- Trains on the topology. Returns the same as reference, this rank's stages alone.
@@ -223,10 +218,14 @@ local function run(case, order)
       bridges[i] = mimo.bridge { topology = topology, from = edge.from, to = edge.to }
     end
   end
-  local modules, parameters, tokens, number = wrap(case, topology, own), {}, 0, 0
-  for name, module in pairs(modules) do
-    for _, p in ipairs(module:parameters()) do parameters[#parameters + 1] = p end
-    own[name].compute = M.function_of(case, name, case.at[name].pp + 1, own[name])
+  local modules, parameters, number = {}, {}, 0
+  for _, module in ipairs(topology:modules()) do -- ranks make groups in one order
+    local name = module.name
+    if own[name] then
+      modules[name] = wrap(case, topology, name, own[name])
+      for _, p in ipairs(modules[name]:parameters()) do parameters[#parameters + 1] = p end
+      own[name].compute = M.function_of(case, name, case.at[name].pp + 1, own[name])
+    end
   end
   local step = mimo.step { topology = topology, modules = modules, bridges = bridges, order = order,
     micro_batches = M.MICRO_BATCHES, slice = { uneven = true },
@@ -239,7 +238,8 @@ local function run(case, order)
     micro_batches = M.MICRO_BATCHES, every_stage = true } or next_batch
   local optimizer, steps = optimizer_of(parameters), {}
   for s = 1, M.STEPS do
-    number, tokens = s * 10, 0
+    local tokens = 0
+    number = s * 10
     step(function()
       local batch = reader()
       if own.language then

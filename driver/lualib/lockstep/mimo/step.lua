@@ -8,6 +8,7 @@ local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
+local shared_list = require "lockstep.mimo.shared_list"
 local stage_links = require "lockstep.mimo.stage_links"
 local topologies = require "lockstep.mimo.topology"
 local torch = require "lockstep.torch"
@@ -16,7 +17,10 @@ local function fail(message, ...) core.raise("mimo.step: " .. message:format(...
 
 ---@class mimo.Step
 ---@field topology mimo.Topology
----@field chain mimo.StepModule[] all modules, each before those that it feeds
+---@field towers mimo.StepModule[]? those that run while a stage waits
+---@field runs mimo.StepModule[] the other modules, each before those that it feeds
+---@field is_first boolean? the towers' rows go to a stage on this rank, and share its backward
+---@field list mimo.SharedOperation[]
 ---@field order "sequential"|"all_forwards_first"|"1f1b"
 ---@field bridges mimo.Bridge[]
 ---@field links mimo.StageLink[] of this rank's stages
@@ -96,6 +100,33 @@ local function link_stages(topology, chain)
     end
   end
   return links
+end
+
+--- Returns the towers, and the module in stages that they feed, where all modules are on the same ranks. Raises an
+--- error for other modules: "1f1b" would not end, or fill no wait.
+local function divide(topology, chain)
+  local towers, pipeline, problem = {}, nil, nil
+  for _, one in ipairs(chain) do
+    if one.stages == 1 then
+      towers[#towers + 1] = one
+    elseif pipeline then
+      problem = ('"%s" and "%s" both have'):format(pipeline.name, one.name)
+    else
+      pipeline = one
+    end
+    if not one.is_here then problem = ('"%s" has ranks of its own, and others have'):format(one.name) end
+  end
+  if not pipeline then problem = "no module has" end
+  for _, edge in ipairs(topology.edges) do
+    if pipeline and edge.to ~= pipeline.name then
+      problem = problem or ('"%s" feeds "%s", which does not have'):format(edge.from, edge.to)
+    end
+  end
+  if problem then
+    fail('order = "1f1b" is for modules on separate ranks, or for one module in stages and the towers that feed it, on '
+      .. 'the same ranks; here %s stages. Give "all_forwards_first" or "sequential"', problem)
+  end
+  return towers, pipeline
 end
 
 --- Raises an error on every rank if the ranks would not run the same step.
@@ -208,15 +239,26 @@ local function add_loss(self, one, loss)
   self.sums[one.name] = sum and sum + loss or loss
 end
 
---- Runs the modules of this rank on a micro-batch. Returns what backward begins with: losses, and what bridges returned
---- to the ranks that feed them; the loss; and by module the further results.
-local function forward(self, loader, batch, whole)
-  local roots, arrived, loss, more = {}, {}, nil, {}
+---@class mimo.StepPass
+---@field batch any
+---@field whole any
+---@field arrived table<mimo.Bridge|mimo.StageLink, any> what has come
+---@field roots torch.Tensor[] what backward begins with: losses, and what bridges returned to the ranks that feed them
+---@field tower_roots torch.Tensor[]? those of towers, where they have a backward of their own
+---@field loss torch.Tensor?
+---@field more table<string, any[]> the further results by module
+
+--- Runs modules of this rank on a micro-batch.
+local function forward(self, loader, pass, modules)
+  local batch, whole, roots, arrived = pass.batch, pass.whole, pass.roots, pass.arrived
   local function cross(bridge, x)
     if stage_links.is_one(bridge) then return bridge(x) end
-    return bridge(x, self.call and self.call(batch, whole, bridge) or whole)
+    local opts = self.call and self.call(batch, whole, bridge) or whole
+    -- The stage on this rank takes the rows later, when those of other ranks have come.
+    if modules == self.towers and self.is_first then return bridge:start(x, opts) end
+    return bridge(x, opts)
   end
-  for _, one in ipairs(self.chain) do
+  for _, one in ipairs(modules) do
     if one.is_here then
       local inputs = {}
       for i, bridge in ipairs(one.incoming) do
@@ -224,7 +266,7 @@ local function forward(self, loader, batch, whole)
         inputs[i] = arrived[bridge]
       end
       local results, own
-      results, own, more[one.name] = read_results(one, one.fn(part_of(self, loader, batch, whole, one.name),
+      results, own, pass.more[one.name] = read_results(one, one.fn(part_of(self, loader, batch, whole, one.name),
         unpack(inputs)))
       -- Ranks that sent wait for a gradient, even if the module did not use what came. It gets zeros then.
       for _, y in ipairs(inputs) do
@@ -235,7 +277,7 @@ local function forward(self, loader, batch, whole)
       if #one.outgoing == 0 then
         roots[#roots + 1] = results[1]
         add_loss(self, one, results[1])
-        loss = loss and loss + results[1] or results[1]
+        pass.loss = pass.loss and pass.loss + results[1] or results[1]
       end
       for i, bridge in ipairs(one.outgoing) do
         local y = cross(bridge, results[i])
@@ -244,7 +286,6 @@ local function forward(self, loader, batch, whole)
       end
     end
   end
-  return roots, loss, more
 end
 
 local function backward(roots)
@@ -260,28 +301,65 @@ end
 
 -- A step ---------------------------------------------------------------------------------------------------
 
+--- Returns the operations of a rank that holds `warm_up` micro-batches before its first backward.
+local function list_of(micro_batches, warm_up)
+  local list = {}
+  for m = 1, micro_batches do
+    list[#list + 1] = { kind = "forward", micro_batch = m }
+    if m > warm_up then list[#list + 1] = { kind = "backward", micro_batch = m - warm_up } end
+  end
+  for m = math.max(micro_batches - warm_up, 0) + 1, micro_batches do
+    list[#list + 1] = { kind = "backward", micro_batch = m }
+  end
+  return list
+end
+
+--- Reads a micro-batch. Returns its pass; nothing if the loader has ended before the step.
+local function read(self, loader, index)
+  local batch, whole = loader()
+  if batch == nil and index == 1 then return nil end
+  if batch == nil then
+    fail("the loader ended after %d of the step's %d micro-batches", index - 1, self.micro_batches)
+  end
+  return { batch = batch, whole = whole, arrived = {}, roots = {}, more = {} }
+end
+
+--- Waits for the rows of the towers. On every rank their bridges have one order, and so have their backwards.
+local function take_rows(self, pass)
+  for _, one in ipairs(self.towers) do
+    for _, bridge in ipairs(one.outgoing) do pass.arrived[bridge] = pass.arrived[bridge]:wait() end
+  end
+end
+
 local function run(self, loader)
-  local losses, more, waiting, next_backward = {}, {}, {}, 1
+  local losses, more, passes = {}, {}, {}
   self.sums, self.topology.loss_divisor = {}, nil
   for name in pairs(self.here) do more[name] = {} end
-  local function run_backward()
-    backward(waiting[next_backward])
-    waiting[next_backward] = nil
-    next_backward = next_backward + 1
-  end
-  for i = 1, self.micro_batches do
-    local batch, whole = loader()
-    if batch == nil then
-      if i == 1 then return nil end
-      fail("the loader ended after %d of the step's %d micro-batches", i - 1, self.micro_batches)
+  for _, op in ipairs(self.list) do
+    local m = op.micro_batch
+    if op.kind == "towers" or op.kind == "forward" then
+      local pass = passes[m] or read(self, loader, m)
+      if not pass then return nil end
+      passes[m] = pass
+      if op.kind == "forward" and self.is_first then take_rows(self, pass) end
+      forward(self, loader, pass, op.kind == "towers" and self.towers or self.runs)
     end
-    local loss, results
-    waiting[i], loss, results = forward(self, loader, batch, whole)
-    losses[#losses + 1] = loss and loss:detach()
-    for name, list in pairs(more) do list[i] = results[name] end
-    if i > self.warm_up then run_backward() end
+    local pass = passes[m]
+    if op.kind == "towers" and not self.is_first then
+      pass.tower_roots, pass.roots = pass.roots, {}
+    elseif op.kind == "forward" then
+      losses[#losses + 1] = pass.loss and pass.loss:detach()
+      for name, list in pairs(more) do list[m] = pass.more[name] end
+      pass.arrived, pass.loss, pass.batch, pass.whole = nil, nil, nil, nil
+    elseif op.kind == "backward" then
+      backward(pass.roots)
+      pass.roots = nil
+      if not pass.tower_roots then passes[m] = nil end
+    elseif op.kind == "towers_backward" and pass then
+      backward(pass.tower_roots)
+      passes[m] = nil
+    end
   end
-  while next_backward <= self.micro_batches do run_backward() end
   return losses, more
 end
 
@@ -410,13 +488,13 @@ local function step(opts)
     end
     if one.is_here then here[one.name], num_here = true, num_here + 1 end
   end
-  if o.order == "1f1b" and num_here > 1 then
-    fail('order = "1f1b" is for modules on separate ranks, but rank %d has %d; give "all_forwards_first" or '
-      .. '"sequential"', dist.rank(), num_here)
-  end
+  local towers, pipeline
+  if o.order == "1f1b" and num_here > 1 then towers, pipeline = divide(topology, chain) end
   compare(o, topology, bridges)
-  topology:check_schedule { micro_batches = math.min(o.micro_batches, num_stages + 2), order = o.order,
-    micro_batch_size = o.micro_batch_size or largest_dp }
+  if not towers then
+    topology:check_schedule { micro_batches = math.min(o.micro_batches, num_stages + 2), order = o.order,
+      micro_batch_size = o.micro_batch_size or largest_dp }
+  end
   local links, below = link_stages(topology, chain), 0
   local takes = {} -- the bridges whose rows this rank uses
   for _, one in ipairs(chain) do
@@ -424,9 +502,13 @@ local function step(opts)
     for _, bridge in ipairs(one.is_here and one.incoming or {}) do takes[bridge] = true end
   end
   local warm_up = o.order == "1f1b" and below or o.order == "all_forwards_first" and o.micro_batches or 0
-  return setmetatable({ topology = topology, chain = chain, here = here, takes = takes, order = o.order,
-    bridges = bridges, links = links, micro_batches = o.micro_batches, warm_up = warm_up, slice = o.slice,
-    call = o.call }, Step)
+  local place = pipeline and topology:coordinates(nil, pipeline.name).pp
+  if pipeline then warm_up = pipeline.stages end
+  return setmetatable({ topology = topology, towers = towers, runs = pipeline and { pipeline } or chain, here = here,
+    takes = takes, is_first = place == 0, order = o.order, bridges = bridges, links = links,
+    list = pipeline and shared_list.make(pipeline.stages, o.micro_batches)[place + 1]
+      or list_of(o.micro_batches, warm_up),
+    micro_batches = o.micro_batches, warm_up = warm_up, slice = o.slice, call = o.call }, Step)
 end
 
 return step
