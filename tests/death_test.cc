@@ -247,8 +247,8 @@ TEST(Death, InEachPhaseOfAPipelineEndsTheRunAndNamesTheRank) {
   }
 }
 
-// mimo.step with a tower on rank 0, which also has a loss of its own, and two stages of a script's
-// own layers on ranks 1 and 2; or with a tower on each of the ranks of three stages.
+// mimo.step with a tower that has a loss of its own on rank 0, and two stages of a script's own
+// layers on ranks 1 and 2. Then with a tower on each rank of three stages.
 TEST(Death, InAStageOfMimoStepEndsTheRunAndNamesTheRank) {
   constexpr char kTrain[] = R"(
     local mimo, nn = require "lockstep.mimo", require "lockstep.nn"

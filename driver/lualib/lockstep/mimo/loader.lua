@@ -364,8 +364,8 @@ end
 ---
 --- source: an iterator. samples: the name of the field with the samples' ids, strings or numbers in order, or a
 --- function that returns them. micro_batches: the number in a step. They are read ahead and compared at once, so that a
---- module may run ahead of another within a step. audit = false compares nothing. every_stage = true: the stages of a
---- module other than "language" after its first one load, too, as mimo.step needs.
+--- module may run ahead of another within a step. audit = false compares nothing. every_stage = true: later stages of
+--- modules other than "language" load, too. mimo.step needs that.
 ---
 --- scalable_reads: each rank's source gives its replica's part. The loader gathers ids and tables of all parts, and
 --- compares the joined parts of each module. ownership: a field's name, or a function of a micro-batch. Its value is a

@@ -6,9 +6,9 @@
 ---
 --- Stages run in the 1F1B order. At the beginning of a step a later stage waits for its first input, and an early one
 --- for its first gradient. At the end a later stage has nothing left. A rank fills these waits with its towers' work
---- for other micro-batches. One clock runs all ranks. A free rank takes, in this order: the towers' next forward, if the
---- first stage needs these rows next; the stage's next operation; the towers' next one. On every rank the towers run in
---- one order, and all ranks meet in each of their operations on the clock, so they may be sharded over the ranks.
+--- for other micro-batches. One clock runs all ranks. A free rank takes the towers' next forward if the first stage
+--- needs these rows next, else the stage's next operation, else the towers' next one. On every rank the towers run in
+--- one order, and all ranks meet in each of their operations on the clock. So they may be sharded over the ranks.
 
 local core_mimo = require "lockstep.core.mimo"
 
@@ -23,7 +23,7 @@ local SEND, RECEIVE = 0, 1
 ---@field kind "towers"|"forward"|"backward"|"towers_backward"
 ---@field micro_batch integer from 1
 
---- How long an operation takes on the clock.
+--- The time of each operation on the clock.
 local UNITS = { towers = 1, forward = 2, backward = 4, towers_backward = 2 }
 
 --- Returns the operations of a stage, from 0, in the 1F1B order.
@@ -138,8 +138,8 @@ local function simulate(stages, micro_batches)
 end
 
 --- Proves that the lists match and end. All ranks meet before each operation of the towers, as they do in the layers of
---- a sharded tower. A message that its receiver has not taken yet is one that a rank in between has: rows pass through
---- as many of these as a bridge may be calls ahead, and each gradient, for which no rank waits, through one of its own.
+--- a sharded tower. Ranks in between stand for what a bridge holds until its receiver takes it. Rows pass through as
+--- many of them as a bridge may be calls ahead. Each gradient, for which no rank waits, passes through one of its own.
 ---@param lists mimo.SharedOperation[][]
 ---@return integer operations
 ---@return integer transfers

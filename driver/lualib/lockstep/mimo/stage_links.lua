@@ -54,7 +54,7 @@ local function connect(topology, name, stage, is_to_last, sender, receiver)
   return link
 end
 
---- Makes the links of this rank's stage: from the stage before and to the stage after, each nil if there is none.
+--- Makes the links of this rank's stage: from the stage before and to the stage after, or nil.
 --- Collective over the module's ranks.
 ---@param topology mimo.Topology
 ---@param name string of the module

@@ -393,8 +393,8 @@ end
 ---     mimo.reduce_gradients { topology = topo, modules = modules, loss = "sum", tokens = tokens }
 ---     local means = step:mean_losses() -- { language = 2.31, vision = 0.04 }, the same on every rank
 ---
---- A loss that several tp ranks hold counts once. Modules without a loss are not there. `divisor` replaces that of
---- mimo.reduce_gradients, in a step without gradients: the number of tokens, or of means. Collective, over all ranks.
+--- A loss that several tp ranks hold counts once. Modules without a loss are not there. In a step without
+--- gradients give the divisor: the number of tokens, or of means. Collective, over all ranks.
 ---@param divisor number?
 ---@return table<string, number>
 function Step:mean_losses(divisor)
@@ -420,7 +420,7 @@ end
 
 ---@class mimo.StepOptions
 ---@field topology mimo.Topology
----@field modules table<string, any> this rank's modules, or functions, by name
+---@field modules table<string, any> this rank's modules (with pp its stages), or functions, by name
 ---@field bridges mimo.Bridge[]
 ---@field order "sequential"|"all_forwards_first"|"1f1b"? default "1f1b"
 ---@field micro_batches integer of a step
@@ -447,10 +447,15 @@ end
 --- mean by the tokens of this replica's samples. With "mean" multiply by the dp size of "language" and divide by the
 --- module's own. Results after that come back from the step; with a graph they are an error: nothing trains them.
 ---
+--- Each rank gives its own stage of a module with pp. The first one is called as above; the others as module(part,
+--- hidden), with what the stage before has returned: a tensor, or an array of up to eight with the same rows. The last
+--- one returns rows or the loss, as above. Each may return a loss of its own after that.
+---
 --- `order`: "1f1b" alternates forwards and backwards, so that a rank holds as many micro-batches as there are modules
---- after its own, and one more; modules are on separate ranks. "all_forwards_first" holds all. "sequential" holds one,
---- and modules wait for each other. Gradients are the same. The order is simulated first: one that would not end is an
---- error that names the ranks.
+--- and stages after its own, and one more; modules are on separate ranks. Or all are on the same: towers that feed one
+--- module with pp then run while its stages wait. "all_forwards_first" holds all. "sequential" holds one, and modules
+--- wait for each other. Gradients are the same. The order is simulated first: one that would not end is an error that
+--- names the ranks.
 ---
 --- Collective: every rank of the topology calls this, and the function that it returns, equally often. An error of one
 --- rank is an error of all that wait for it, and its bridges cannot be used again.
