@@ -24,7 +24,7 @@ end
 
 for _, order in ipairs { "1f1b", "all_forwards_first", "sequential" } do
   for _, sizes in ipairs { { 1, 1, 1 }, { 2, 1, 1 }, { 1, 1, 2 } } do
-    if sizes[1] + sizes[2] + sizes[3] == world then
+    if sizes[1] + sizes[2] + sizes[3] == world and (order == "1f1b" or world == 3) then
       t.test(("LossesOfAllModulesAndAShortCut_%s_%d_%d_%d"):format(order, unpack(sizes)), function()
         stages.check(with_short_cut(unpack(sizes)), order, 1e-10)
       end)
@@ -34,10 +34,8 @@ end
 
 t.test("ATowerOnTheSameRanksHasALossOfItsOwn", function()
   if world == 3 then return end
-  for _, order in ipairs { "all_forwards_first", "sequential" } do
-    stages.check(stages.case { modules = { { name = "vision", dp = world }, { name = "language", dp = world / 2,
-      tp = 2 } }, edges = { edge("vision", "language") }, own_loss = { vision = true } }, order, 1e-10)
-  end
+  stages.check(stages.case { modules = { { name = "vision", dp = world }, { name = "language", dp = world / 2,
+    tp = 2 } }, edges = { edge("vision", "language") }, own_loss = { vision = true } }, "all_forwards_first", 1e-10)
 end)
 
 --- Two modules: vision on all ranks but the last, and language on that.
