@@ -225,6 +225,81 @@ TEST(Death, InEachPhaseOfAPipelineEndsTheRunAndNamesTheRank) {
   }
 }
 
+// mimo.step with a tower that has a loss of its own on rank 0, and two stages of a script's own
+// layers on ranks 1 and 2. Then with a tower on each rank of three stages.
+TEST(Death, InAStageOfMimoStepEndsTheRunAndNamesTheRank) {
+  constexpr char kTrain[] = R"(
+    local mimo, nn = require "lockstep.mimo", require "lockstep.nn"
+    local step, index = 0, 0
+    local function die_if(phase)
+      if rank == VICTIM and step == 2 and phase == "PHASE" then C.kill(C.getpid(), 9) end
+    end
+    local is_shared = SHARED
+    local topology = mimo.topology { modules = { { name = "vision", dp = is_shared and 3 or 1 },
+      { name = "language", pp = is_shared and 3 or 2, first_rank = is_shared and 0 or 1 } } }
+    local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+    local nets, functions, towers = {}, {}, 0
+    local function watch(y, name, at)
+      die_if(name .. " forward " .. at)
+      y:register_hook(function() die_if(name .. " backward " .. at) end)
+      return y
+    end
+    if is_shared or rank == 0 then
+      nets.vision = nn.Linear(4, 4)
+      function functions.vision(part)
+        towers = towers + 1
+        local y = watch(nets.vision(part.x), "tower", towers)
+        return y, y:square():sum()
+      end
+    end
+    if is_shared or rank > 0 then
+      nets.language = nn.Linear(4, 4)
+      function functions.language(_, x)
+        index = index + 1
+        local y = watch(nets.language(x), "stage", index)
+        return rank == 2 and y:sum() or y
+      end
+    end
+    local run_step = mimo.step { topology = topology, bridges = { bridge }, micro_batches = 4, modules = functions }
+    local function source() return { x = torch.ones { 3, 4 } } end
+    while true do
+      step, index, towers = step + 1, 0, 0
+      run_step(source)
+      die_if "reduction"
+      mimo.reduce_gradients { topology = topology, modules = nets, loss = "sum", tokens = 12 }
+      die_if "losses"
+      run_step:mean_losses()
+      mimo.clip_grad_norm { topology = topology, modules = nets, max_norm = 1 }
+    end
+  )";
+  const struct {
+    const char* phase;
+    int victim;
+    bool is_shared;
+  } cases[] = {{"tower forward 3", 0, false},  {"stage forward 2", 1, false},
+               {"stage backward 4", 2, false}, {"reduction", 1, false},
+               {"losses", 0, false},           {"tower forward 4", 2, true},
+               {"tower backward 2", 1, true},  {"stage backward 1", 0, true}};
+  for (const auto& [phase, victim, is_shared] : cases) {
+    SCOPED_TRACE(absl::StrCat("rank ", victim, " at ", phase, is_shared ? ", together" : ""));
+    const Folder folder;
+    Child run(RankScript(
+        folder,
+        absl::StrCat(kSayPid,
+                     absl::StrReplaceAll(kTrain, {{"VICTIM", absl::StrCat(victim)},
+                                                  {"PHASE", phase},
+                                                  {"SHARED", is_shared ? "true" : "false"}})),
+        {"--nproc", "3"}));
+    const std::vector<pid_t> pids = PidsOf(run, 3);
+    const Ended ended = run.Wait();
+
+    ExpectGone(pids);
+    EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
+    EXPECT_THAT(ended.err, StartsWith(absl::StrCat("lockstep: rank ", victim, " (process ")));
+    ExpectOneComplaint(ended, "was killed by SIGKILL");
+  }
+}
+
 // A tower on rank 0 feeds the first of two stages, ranks 1 and 2, in 1F1B order.
 TEST(Death, InATowerOrAStageBesideItEndsTheRunAndNamesTheRank) {
   constexpr char kTrain[] = R"(

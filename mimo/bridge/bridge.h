@@ -107,6 +107,9 @@ struct BridgeOptions {
   bool audit = false;
   // The same on every rank. Not for modules with the same grid, between which nothing travels.
   Receives receives = Receives::kReplica;
+  // Calls without ownership may have any number of rows, which `to` learns from the plan of the
+  // source. For a bridge from one rank to one rank, which cuts nothing.
+  bool rows_may_vary = false;
   // Returns why a rank is gone, or "" if unknown, for the error of a rank that waits for it.
   std::function<std::string(int64_t rank)> why_gone = nullptr;
 };

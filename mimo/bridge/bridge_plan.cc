@@ -90,9 +90,9 @@ void Bridge::Pending::Call::SetUpFrom(const std::vector<at::Tensor>& given,
                       plan->forward.send_shard.size(), " of ", plan->rows);
   } else {
     const int64_t all = rows * state->module(/*of_from=*/true).dp;
-    TORCH_CHECK_VALUE(state->num_rows.value_or(all) == all, "mimo: bridge ", name, ": x has ", rows,
-                      " rows on dim ", dim, ", but in the first call it was ",
-                      *state->num_rows / state->module(true).dp,
+    TORCH_CHECK_VALUE(state->options().rows_may_vary || state->num_rows.value_or(all) == all,
+                      "mimo: bridge ", name, ": x has ", rows, " rows on dim ", dim,
+                      ", but in the first call it was ", *state->num_rows / state->module(true).dp,
                       "; where it varies, say which rows are whose (rows_per_sample)");
     state->num_rows = all;
     plan = state->PlanFor(UniformOwnership(all));
@@ -107,8 +107,8 @@ void Bridge::Pending::Call::SetUpTo(const std::optional<Ownership>& ownership,
     plan = state->PlanFor(*ownership, needs);
     return;
   }
-  if (!state->num_rows.has_value()) {
-    // The first call: a source must say how many rows come.
+  if (!state->num_rows.has_value() || state->options().rows_may_vary) {
+    // A source must say how many rows come.
     const int32_t source = state->PlanFor(UniformOwnership(0))->sources.front();
     plans[source] = state->messages.WaitFor(source, Message::kPlan, number);
     state->num_rows = plans[source].num_rows;

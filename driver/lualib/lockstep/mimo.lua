@@ -203,7 +203,7 @@ function M.bridge(opts)
     .. 'needs = "tp-cp" each has its own; leave audit out')
   collectgarbage() -- bridges that the script has dropped can be freed now
   local core_bridge = topologies.check("mimo.bridge", o.topology).core:bridge(o.from, o.to, o.dim, o.audit,
-    o.needs or "none")
+    o.needs or "none", false)
   o.topology.bridges[{}] = core_bridge
   return setmetatable({ core = core_bridge, topology = o.topology, from = o.from, to = o.to }, Bridge)
 end
@@ -347,6 +347,7 @@ function M.reduce_gradients(opts)
     if stages then core_mimo.reduce_gradients(shared, stages, 1) end
   end
   for _, part in ipairs(own) do note_reduced(o.topology, part) end
+  o.topology.loss_divisor = tokens or means * o.micro_batches -- for the losses of mimo.step
   return tokens
 end
 

@@ -68,8 +68,11 @@ function Topology:reads(sizes, micro_batch, dp_rank, dp_size) end
 ---@param from string
 ---@param to string
 ---@param dim integer
+---@param audit boolean
+---@param needs "none"|"cp"|"tp-cp"
+---@param rows_may_vary boolean between two ranks: each call may have another number of rows
 ---@return lockstep.core.mimo.Bridge
-function Topology:bridge(from, to, dim, audit) end
+function Topology:bridge(from, to, dim, audit, needs, rows_may_vary) end
 
 --- The norm of all modules' gradients: {{name, parameters, divided over tp, copy}, ...}. copy: which copy of a sharded
 --- model has these shards; nil for whole parameters. Collective over the world.

@@ -302,7 +302,7 @@ mimo::Receives ReadReceives(lua_State* state, int index) {
   throw Error(absl::StrCat("mimo.bridge: needs must be \"cp\" or \"tp-cp\", not \"", name, "\""));
 }
 
-// bridge(topology, from, to, dim, audit, needs)
+// bridge(topology, from, to, dim, audit, needs, rows_may_vary)
 int NewBridge(lua_State* state) {
   const mimo::Topology& topology = ReadTopology(state);
   const int from = ReadModuleIndex(state, 2), to = ReadModuleIndex(state, 3);
@@ -320,7 +320,8 @@ int NewBridge(lua_State* state) {
                     {.dim = ReadInteger(state, 4, "mimo.bridge: dim"),
                      .device = GetContext(state).world.device,
                      .audit = ReadBoolean(state, 5, "mimo.bridge: audit"),
-                     .receives = ReadReceives(state, 6)});
+                     .receives = ReadReceives(state, 6),
+                     .rows_may_vary = ReadBoolean(state, 7, "mimo.bridge: rows_may_vary")});
 }
 
 // --- Gradients -----------------------------------------------------------------------------------

@@ -10,14 +10,14 @@ local topologies = require "lockstep.mimo.topology"
 local torch = require "lockstep.torch"
 
 --- The ranks that load, and "vision on ranks 0, 1; language on rank 2".
-local function readers_of(topology)
+local function readers_of(topology, every_stage)
   local ranks, places, seen = {}, {}, {}
   for _, module in ipairs(topology:modules()) do
     places[#places + 1] = string.format("%s on rank%s %s", module.name, #module.ranks > 1 and "s" or "",
       table.concat(module.ranks, ", "))
     for _, rank in ipairs(module.ranks) do
       local _, _, needs_data = topology:sampling_info(rank)
-      if needs_data and not seen[rank] then
+      if (needs_data or every_stage) and not seen[rank] then
         ranks[#ranks + 1], seen[rank] = rank, true
       end
     end
@@ -350,6 +350,7 @@ end
 ---@field samples string|(fun(batch: any): any[])? default "samples"
 ---@field micro_batches integer? default 1
 ---@field audit boolean? default true
+---@field every_stage boolean? later stages of all modules load, too; default false
 ---@field scalable_reads boolean? each rank reads only its replica's part, as Topology:reads says; default false
 ---@field ownership string|(fun(batch: any): any)|nil where the batch has its table of ownership, or rows of each sample
 ---@field timeout_s number? how long the audit waits for other ranks
@@ -363,7 +364,8 @@ end
 ---
 --- source: an iterator. samples: the name of the field with the samples' ids, strings or numbers in order, or a
 --- function that returns them. micro_batches: the number in a step. They are read ahead and compared at once, so that a
---- module may run ahead of another within a step. audit = false compares nothing.
+--- module may run ahead of another within a step. audit = false compares nothing. every_stage = true: later stages of
+--- modules other than "language" load, too. mimo.step needs that.
 ---
 --- scalable_reads: each rank's source gives its replica's part. The loader gathers ids and tables of all parts, and
 --- compares the joined parts of each module. ownership: a field's name, or a function of a micro-batch. Its value is a
@@ -379,13 +381,13 @@ end
 ---@return mimo.Loader
 local function loader(opts)
   local o = options.read("mimo.loader", opts, { topology = options.required, source = options.required,
-    samples = options.optional, micro_batches = 1, audit = true, scalable_reads = false, ownership = options.optional,
-    timeout_s = options.optional })
+    samples = options.optional, micro_batches = 1, audit = true, every_stage = false, scalable_reads = false,
+    ownership = options.optional, timeout_s = options.optional })
   o.samples = o.samples or "samples"
   check(o)
-  local ranks, reads, places = readers_of(o.topology)
-  plain.check(reads[dist.rank()], "mimo.loader: rank %d needs no data (topology:sampling_info); only the ranks %s load",
-    dist.rank(), table.concat(ranks, ", "))
+  local ranks, reads, places = readers_of(o.topology, o.every_stage)
+  plain.check(reads[dist.rank()], "mimo.loader: rank %d needs no data (topology:sampling_info); only the ranks %s "
+    .. "load; for mimo.step give every_stage = true on every rank", dist.rank(), table.concat(ranks, ", "))
   local self = { topology = o.topology, source = o.source, samples = o.samples, micro_batches = o.micro_batches,
     scalable_reads = o.scalable_reads, ownership = o.ownership, audit = o.audit and #ranks > 1,
     is_alone = o.audit and #ranks == 1, ranks = ranks, places = places, count = 0, ahead = {}, next = 1,

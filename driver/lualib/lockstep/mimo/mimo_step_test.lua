@@ -133,7 +133,8 @@ t.test("ColocatedModulesRunInOneProcess", function()
   local modules = build()
   local fns = functions_of(modules, {})
   fns.middle = nil
-  t.raises('order = "1f1b" is for modules on separate ranks, but rank 0 has 2', mimo.step, { topology = topology,
+  t.raises('order = "1f1b" is for modules on separate ranks, or for one module in stages and the towers that feed it, '
+    .. "on the same ranks; here no module has stages", mimo.step, { topology = topology,
     modules = fns, bridges = { bridge }, micro_batches = 2 })
   t.raises("bridges[3] is there twice", mimo.step, { topology = topology, modules = fns, micro_batches = 2,
     order = "sequential", bridges = { bridge, nil, bridge } })
