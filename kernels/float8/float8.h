@@ -57,6 +57,21 @@ Float8 CastToFloat8(const at::Tensor& x, at::ScalarType format, std::optional<in
 // _scaled_mm sums over rows that are dense and that long.
 Float8 Transposed(const Float8& matrix);
 
+// Returns Transposed(CastToFloat8(x, ...)). On a GPU one pass over x writes the transposed copy.
+Float8 CastTransposed(const at::Tensor& x, at::ScalarType format, std::optional<int64_t> dim,
+                      bool power_of_2 = false);
+
+// A cast for two products: one sums over the rows of x, the other over its columns.
+struct Float8Both {
+  Float8 as_is, transposed;
+};
+
+// Returns both copies. `by_row`: CastToFloat8 by rows, and CastTransposed by columns; else both
+// with the one scale of the tensor. On a GPU one pass over x finds all magnitudes, and one writes
+// both copies.
+Float8Both CastBoth(const at::Tensor& x, at::ScalarType format, bool by_row,
+                    bool power_of_2 = false);
+
 // Returns x W^T + bias in x's dtype, or in autocast's. Backward casts x again, which is kept in its
 // own dtype. The gradient of the weight has its dtype. Gradients of gradients are an error. Throws
 // c10::ValueError unless `in` and `out` are multiples of 16, which _scaled_mm needs.

@@ -119,31 +119,34 @@ class Float8LinearBackward final : public base::SavingNode<2> {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const int64_t rows = c10::multiply_integers(sizes_.begin(), sizes_.end() - 1);
     const at::Tensor dy = gradients[0].reshape({rows, gradients[0].size(-1)});
-    std::optional<Float8> cast;  // of dy, by rows
-    if (task_should_compute_output(0)) {
-      cast = CastToFloat8(dy, recipe_.gradient, recipe_.DimOfRows(), recipe_.by_row);
+    const bool needs_x = task_should_compute_output(0), needs_w = task_should_compute_output(1);
+    Float8Both dys;  // of dy, as far as the products need it
+    if (needs_x && needs_w && recipe_.has_float8_weight_gradient) {
+      dys = CastBoth(dy, recipe_.gradient, recipe_.by_row, recipe_.by_row);
+    } else if (needs_x) {
+      dys.as_is = CastToFloat8(dy, recipe_.gradient, recipe_.DimOfRows(), recipe_.by_row);
+    } else if (needs_w && recipe_.has_float8_weight_gradient) {
+      dys.transposed = CastTransposed(dy, recipe_.gradient, recipe_.DimOfColumns(), recipe_.by_row);
+    }
+    if (needs_x) {
       // One scale for the weight, where its gradient is not of float8.
       const Dim dim = recipe_.has_float8_weight_gradient ? recipe_.DimOfColumns() : Dim();
       const Float8 weight =
-          CastToFloat8(saved_[1].unpack(), at::kFloat8_e4m3fn, dim, recipe_.by_row);
-      results[0] =
-          Product(*cast, Transposed(weight), dy.scalar_type(), /*fast=*/false).view(sizes_);
+          CastTransposed(saved_[1].unpack(), at::kFloat8_e4m3fn, dim, recipe_.by_row);
+      results[0] = Product(dys.as_is, weight, dy.scalar_type(), /*fast=*/false).view(sizes_);
     }
-    if (task_should_compute_output(1))
-      results[1] = WeightGradient(dy, saved_[0].unpack().reshape({rows, sizes_.back()}), cast);
+    if (needs_w) {
+      const at::Tensor x = saved_[0].unpack().reshape({rows, sizes_.back()});
+      results[1] = WeightGradient(dy, dys.transposed, x);
+    }
     return results;
   }
 
  private:
-  at::Tensor WeightGradient(const at::Tensor& dy, const at::Tensor& x,
-                            const std::optional<Float8>& cast) const {
+  at::Tensor WeightGradient(const at::Tensor& dy, const Float8& dys, const at::Tensor& x) const {
     if (!recipe_.has_float8_weight_gradient) return at::mm(dy.t(), x).to(weight_dtype_);
-    const Float8 dys =
-        cast.has_value() && !recipe_.by_row
-            ? *cast
-            : CastToFloat8(dy, recipe_.gradient, recipe_.DimOfColumns(), recipe_.by_row);
-    const Float8 xs = CastToFloat8(x, at::kFloat8_e4m3fn, recipe_.DimOfColumns(), recipe_.by_row);
-    return Product(Transposed(dys), Transposed(xs), weight_dtype_, /*fast=*/false);
+    const Float8 xs = CastTransposed(x, at::kFloat8_e4m3fn, recipe_.DimOfColumns(), recipe_.by_row);
+    return Product(dys, xs, weight_dtype_, /*fast=*/false);
   }
 
   const Recipe& recipe_;
