@@ -75,9 +75,15 @@ Float8Both CastBoth(const at::Tensor& x, at::ScalarType format, bool by_row,
 // Returns x W^T + bias in x's dtype, or in autocast's. Backward casts x again, which is kept in its
 // own dtype. The gradient of the weight has its dtype. Gradients of gradients are an error. Throws
 // c10::ValueError unless `in` and `out` are multiples of 16, which _scaled_mm needs.
+//
+// The weight is cast once, until it changes (base/torch/weight_copies.h): a byte for each number
+// from its first forward on, and another one from its first backward for x on. `keep` = false casts
+// it in each call.
+//
 //   x: [..., in]; weight: [out, in]; bias: [out]: float32, bfloat16 or float16 each.
 at::Tensor Float8Linear(const at::Tensor& x, const at::Tensor& weight,
-                        const std::optional<at::Tensor>& bias, std::string_view recipe);
+                        const std::optional<at::Tensor>& bias, std::string_view recipe,
+                        bool keep = true);
 
 }  // namespace lockstep::kernels
 
