@@ -11,12 +11,10 @@
 // A copy is found only while the weight has the same memory, shape and version. A write in place
 // raises the version, as autograd sees it. Aliases that share the version find the same copy.
 // libtorch's fused optimizers do not raise it; programs with this library make them.
-// The memory of a copy is freed
 //
-//   - when KeepCopy finds that the weight has changed; it then frees all that are out of date;
-//   - when the weight's storage is gone, within the next calls of KeepCopy;
-//   - by ForgetCopiesOf: fully_shard calls it when it takes a weight's memory away;
-//   - by ForgetAllCopies.
+// KeepCopy frees the copies that are out of date when it finds that its weight has changed. Those
+// of weights that are gone are freed within the next calls of KeepCopy. ForgetCopiesOf frees those
+// of one storage: fully_shard calls it when it takes the weights' memory away.
 //
 // Code that writes to a weight past its version must call ForgetAllCopies: through a raw pointer,
 // or by the replay of a CUDA graph. While a graph is recorded, no copy from before may be read:
@@ -38,7 +36,8 @@ namespace lockstep::base {
 
 using WeightCopy = std::vector<at::Tensor>;
 
-// Returns the copy of that form, or nothing if there is none or the weight has changed since.
+// Returns the copy of that form. Returns nothing if it does not exist, or if the weight has changed
+// since.
 std::optional<WeightCopy> FindCopy(const at::Tensor& weight, int64_t form);
 
 // Keeps a copy of a weight, in place of an older one of that form. Does nothing for tensors that

@@ -17,7 +17,8 @@
 // columns of dy and of x. "rowwise_with_gw_hp" has one scale for the weight in backward.
 //
 // On NVIDIA GPUs the products are ATen's _scaled_mm, which needs compute capability 8.9. The casts
-// are kernels if the program has //kernels:cuda, else ATen's operators.
+// are kernels if the program has //kernels:cuda, else ATen's operators. _scaled_mm sums over dense
+// rows of both operands, so backward needs transposed casts of dy, x and the weight.
 //
 // On CPUs one loop finds the magnitudes and one casts. The products are float32 products of the
 // same float8 numbers. They are for tests, and not fast. ATen's _scaled_mm takes a thousand times
@@ -76,14 +77,14 @@ Float8Both CastBoth(const at::Tensor& x, at::ScalarType format, bool by_row,
 // own dtype. The gradient of the weight has its dtype. Gradients of gradients are an error. Throws
 // c10::ValueError unless `in` and `out` are multiples of 16, which _scaled_mm needs.
 //
-// The weight is cast once, until it changes (base/torch/weight_copies.h): a byte for each number
-// from its first forward on, and another one from its first backward for x on. `keep` = false casts
-// it in each call.
+// `keep` casts the weight once until it changes (base/torch/weight_copies.h). A kept cast takes a
+// byte for each number from the first forward on, and another one from the first backward for x on.
+// Results have the same bits.
 //
 //   x: [..., in]; weight: [out, in]; bias: [out]: float32, bfloat16 or float16 each.
 at::Tensor Float8Linear(const at::Tensor& x, const at::Tensor& weight,
                         const std::optional<at::Tensor>& bias, std::string_view recipe,
-                        bool keep = true);
+                        bool keep = false);
 
 }  // namespace lockstep::kernels
 

@@ -262,7 +262,7 @@ at::Tensor Float8LinearOf(const at::Tensor& given, const at::Tensor& weight, con
 
 TORCH_LIBRARY_FRAGMENT(lockstep, library) {
   library.def(
-      "float8_linear(Tensor x, Tensor weight, Tensor? bias, str recipe, bool keep=True) -> Tensor",
+      "float8_linear(Tensor x, Tensor weight, Tensor? bias, str recipe, bool keep=False) -> Tensor",
       Float8LinearOf);
   library.def("float8_kept_bytes() -> int", base::BytesOfCopies);
   library.def("float8_forget() -> ()", base::ForgetAllCopies);

@@ -253,7 +253,7 @@ TEST(Float8Linear, AWeightIsCastOnceUntilItChanges) {
       {
         const at::NoGradGuard no_grad;
         const CastCounter counter;
-        Float8Linear(x, weight, std::nullopt, one.recipe);
+        Float8Linear(x, weight, std::nullopt, one.recipe, /*keep=*/true);
         EXPECT_EQ(counter.Count(), 1) << "evaluation casts x alone";
       }
       EXPECT_EQ(casts_of_step(true), one.later) << one.recipe;
@@ -267,15 +267,15 @@ TEST(Float8Linear, AWeightIsCastOnceUntilItChanges) {
 TEST(Float8Linear, AKeptCastTakesAByteForEachNumberAndDirection) {
   base::ForgetAllCopies();
   const at::Tensor x = at::randn({5, 16}), weight = Leaf(at::randn({32, 16}));
-  Float8Linear(x, weight, std::nullopt, "rowwise");
+  Float8Linear(x, weight, std::nullopt, "rowwise", /*keep=*/true);
   EXPECT_EQ(base::BytesOfCopies(), 32 * 16 + 32 * 4);
   Step(x, weight, "rowwise", true);
   EXPECT_EQ(base::BytesOfCopies(), 2 * 32 * 16 + (32 + 16) * 4);
   const at::NoGradGuard no_grad;
   weight.mul_(2);
-  Float8Linear(x, weight, std::nullopt, "rowwise");
+  Float8Linear(x, weight, std::nullopt, "rowwise", /*keep=*/true);
   EXPECT_EQ(base::BytesOfCopies(), 32 * 16 + 32 * 4);
-  Float8Linear(x, Leaf(weight), std::nullopt, "rowwise", /*keep=*/false);
+  Float8Linear(x, Leaf(weight), std::nullopt, "rowwise");
   EXPECT_EQ(base::BytesOfCopies(), 32 * 16 + 32 * 4);
 }
 
