@@ -44,9 +44,20 @@ for _, recipe in ipairs { "tensorwise", "rowwise" } do
   timing.report(recipe .. ", time / bfloat16", timing.seconds(5, 4, function() results(layers, x) end) / seconds)
 end
 
--- A cast reads x twice and writes it once: 5 bytes for each number.
+-- Both copies that a gradient needs: x is read twice, and each copy is written once. A copy of as many bytes must not
+-- be much faster.
 local numbers = torch.randn({ rows, wide }, { dtype = torch.bfloat16, device = device })
-local cast = timing.seconds(5, 4, function() torch.ops.lockstep.float8_cast(numbers, torch.float8_e4m3fn) end)
-local from = torch.ones({ numbers:numel() * 5 / 2 }, { dtype = torch.uint8, device = device })
-local to = torch.empty_like(from)
-timing.report("cast, speed / copy", timing.seconds(5, 4, function() to:copy_(from) end) / cast)
+local ops, format = torch.ops.lockstep, torch.float8_e4m3fn
+local casts = {
+  { "cast", 5, function() ops.float8_cast(numbers, format) end },
+  { "cast, both copies", 6, function() ops.float8_cast_both(numbers, format) end },
+  { "cast, both copies by rows", 6, function() ops.float8_cast_both(numbers, format, true, true) end },
+  { "cast, transposed", 5, function() ops.float8_cast_transposed(numbers, format) end },
+}
+for _, one in ipairs(casts) do
+  local name, bytes, cast = unpack(one)
+  local from = torch.ones({ numbers:numel() * bytes / 2 }, { dtype = torch.uint8, device = device })
+  local to = torch.empty_like(from)
+  local copy = timing.seconds(5, 4, function() to:copy_(from) end)
+  timing.report(name .. ", speed / copy", copy / timing.seconds(5, 4, cast))
+end

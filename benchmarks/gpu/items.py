@@ -115,7 +115,8 @@ def float8():
     return Item("float8 layers", "float8.lua", rows=(
         *errors, Row("tensorwise, time / bfloat16", 0, 0.93, "see 'cast, speed / copy': casts take what products save"),
         Row("rowwise, time / bfloat16", 0, 1, "as above"),
-        Row("cast, speed / copy", 0.5, next="kernels/float8: are its loads wide?")))  # fmt: skip
+        *(Row(f"{cast}, speed / copy", 0.5, next="kernels/cuda/float8_cuda.cu: are its loads wide?")
+          for cast in ("cast", "cast, both copies", "cast, both copies by rows", "cast, transposed"))))  # fmt: skip
 
 
 TESTS = ("kernels_gpu_test", "float8_gpu_test", "checkpoint_gpu_test", "tiled_mlp_gpu_test", "cuda_library_test",

@@ -27,6 +27,57 @@ using ::testing::IsEmpty;
 
 enum class ScaleOf { kMatrix, kRows, kColumns };
 
+// What a cast of x should be, by plain loops.
+template <typename T>
+struct Expected {
+  const Memory<T>& x;
+  int64_t rows, columns, stride;
+  ScaleOf scale_of;
+  bool is_e5m2;
+  std::vector<float> scale;
+
+  Expected(const Memory<T>& given, int64_t num_rows, int64_t num_columns, int64_t row_stride,
+           ScaleOf of, bool e5m2, bool power_of_2)
+      : x(given),
+        rows(num_rows),
+        columns(num_columns),
+        stride(row_stride),
+        scale_of(of),
+        is_e5m2(e5m2),
+        scale(Scales(of, num_rows, num_columns), 0) {
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t column = 0; column < columns; ++column) {
+        float& most = scale[Place(row, column)];  // NaN, once there is one
+        const float magnitude = std::abs(At(row, column));
+        if (!std::isnan(most) && !(magnitude <= most)) most = magnitude;
+      }
+    }
+    for (float& one : scale) one = float8::ScaleOf(one, is_e5m2 ? 57344 : 448, power_of_2);
+  }
+
+  static int64_t Scales(ScaleOf of, int64_t rows, int64_t columns) {
+    return of == ScaleOf::kMatrix ? 1 : of == ScaleOf::kRows ? rows : columns;
+  }
+  int64_t Place(int64_t row, int64_t column) const {
+    return scale_of == ScaleOf::kMatrix ? 0 : scale_of == ScaleOf::kRows ? row : column;
+  }
+  float At(int64_t row, int64_t column) const {
+    return static_cast<float>(x[row * stride + column]);
+  }
+
+  bool HasScales(const Memory<float>& actual) const {
+    for (size_t i = 0; i < scale.size(); ++i)
+      if (!(actual[i] == scale[i] || (std::isnan(actual[i]) && std::isnan(scale[i])))) return false;
+    return true;
+  }
+  // The sign of NaN says nothing.
+  bool IsByte(int64_t row, int64_t column, uint8_t actual) const {
+    const float scaled = At(row, column) * scale[Place(row, column)];
+    const int sign = std::isnan(scaled) ? 0x7f : 0xff;
+    return ((actual ^ (is_e5m2 ? float8::ToE5m2(scaled) : float8::ToE4m3(scaled))) & sign) == 0;
+  }
+};
+
 struct Case {
   int64_t rows, columns, stride;
   int64_t offset;  // of x, y and scale
@@ -35,17 +86,21 @@ struct Case {
   double bad = 1;  // a number in the matrix
 };
 
+// Numbers of very different size, and the bad one in the last row.
+template <typename T>
+void FillRandom(Memory<T>& x, const Case& one, std::mt19937& random) {
+  std::normal_distribution<double> normal;
+  x.Fill([&](int64_t) { return normal(random) * std::exp2(normal(random)); });
+  x.data()[(one.rows - 1) * one.stride + one.columns / 2] = static_cast<T>(one.bad);
+  x.ForbidGaps(one.columns, one.stride);
+}
+
 template <typename T>
 void CheckCast(const Case& one, std::mt19937& random) {
   const auto [rows, columns, stride, offset, scale_of, is_e5m2, power_of_2, bad] = one;
-  std::normal_distribution<double> normal;
   Memory<T> x("x", {.numbers = (rows - 1) * stride + columns, .offset = offset});
-  x.Fill([&](int64_t) { return normal(random) * std::exp2(normal(random)); });
-  x.data()[(rows - 1) * stride + columns / 2] = static_cast<T>(bad);
-  x.ForbidGaps(columns, stride);
-  const int64_t scales = scale_of == ScaleOf::kMatrix ? 1
-                         : scale_of == ScaleOf::kRows ? rows
-                                                      : columns;
+  FillRandom(x, one, random);
+  const int64_t scales = Expected<T>::Scales(scale_of, rows, columns);
   Memory<uint32_t> amax("amax", {.numbers = scale_of == ScaleOf::kRows ? 0 : scales});
   amax.Fill([](int64_t) { return 0; });
   Memory<float> scale("scale", {.numbers = scales, .offset = offset});
@@ -65,42 +120,84 @@ void CheckCast(const Case& one, std::mt19937& random) {
 
   ASSERT_THAT(emulator::TakeFaults(), IsEmpty());
   EXPECT_EQ(scale.bytes().num_unwritten() + y.bytes().num_unwritten(), 0);
-  const auto place = [&](int64_t row, int64_t column) {
-    return scale_of == ScaleOf::kMatrix ? 0 : scale_of == ScaleOf::kRows ? row : column;
-  };
-  const auto at = [&](int64_t row, int64_t column) {
-    return static_cast<float>(x[row * stride + column]);
-  };
-  std::vector<float> expected(scales, 0);  // NaN, once there is one
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t column = 0; column < columns; ++column) {
-      float& most = expected[place(row, column)];
-      if (!std::isnan(most) && !(std::abs(at(row, column)) <= most))
-        most = std::abs(at(row, column));
-    }
+  const Expected<T> expected(x, rows, columns, stride, scale_of, is_e5m2, power_of_2);
+  ASSERT_TRUE(expected.HasScales(scale));
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t column = 0; column < columns; ++column)
+      ASSERT_TRUE(expected.IsByte(row, column, y[row * columns + column])) << row << ", " << column;
+}
+
+// Which copies a cast writes. kBoth: with scales of rows, and of columns for the transposed one.
+enum class Copies { kOneScale, kTransposedOneScale, kTransposedColumns, kBoth };
+
+template <typename T>
+void CheckTransposedCast(const Case& one, Copies copies, std::mt19937& random) {
+  const auto [rows, columns, stride, offset, unused, is_e5m2, power_of_2, bad] = one;
+  Memory<T> x("x", {.numbers = (rows - 1) * stride + columns, .offset = offset});
+  FillRandom(x, one, random);
+  const bool is_one = copies == Copies::kOneScale || copies == Copies::kTransposedOneScale;
+  const bool has_both = copies == Copies::kOneScale || copies == Copies::kBoth;
+  const int64_t scales = is_one ? 1 : copies == Copies::kBoth ? rows : 0;
+  const int64_t padded = (rows + 15) / 16 * 16;
+  Memory<uint32_t> amax("amax", {.numbers = scales});
+  Memory<uint32_t> amax_t("amax_t", {.numbers = is_one ? 0 : columns});
+  amax.Fill([](int64_t) { return 0; });
+  amax_t.Fill([](int64_t) { return 0; });
+  Memory<float> scale("scale", {.numbers = scales, .offset = offset});
+  Memory<float> scale_t("scale_t", {.numbers = is_one ? 0 : columns, .offset = offset});
+  Memory<uint8_t> y("y", {.numbers = has_both ? rows * columns : 0, .offset = offset});
+  Memory<uint8_t> y_t("y_t", {.numbers = columns * padded, .offset = offset});
+  kFloat8CastsOfCuda.cast_transposed({.dtype = c10::CppTypeToScalarType<T>::value,
+                                      .rows = rows,
+                                      .columns = columns,
+                                      .stride = stride,
+                                      .x = x.input(),
+                                      .amax = amax.in_out(),
+                                      .scale = scale.output(),
+                                      .scale_row_stride = copies == Copies::kBoth ? 1 : 0,
+                                      .scale_column_stride = 0,
+                                      .is_e5m2 = is_e5m2,
+                                      .y = has_both ? y.output() : nullptr},
+                                     {.amax = amax_t.in_out(),
+                                      .scale = is_one ? scale.data() : scale_t.output(),
+                                      .scale_stride = is_one ? 0 : 1,
+                                      .padded = padded,
+                                      .y = y_t.output()},
+                                     power_of_2);
+
+  ASSERT_THAT(emulator::TakeFaults(), IsEmpty());
+  for (emulator::Bytes* bytes : {&scale.bytes(), &scale_t.bytes(), &y.bytes(), &y_t.bytes()})
+    EXPECT_EQ(bytes->num_unwritten(), 0);
+  const Expected<T> as_is(x, rows, columns, stride, is_one ? ScaleOf::kMatrix : ScaleOf::kRows,
+                          is_e5m2, power_of_2);
+  const Expected<T> transposed(x, rows, columns, stride,
+                               is_one ? ScaleOf::kMatrix : ScaleOf::kColumns, is_e5m2, power_of_2);
+  if (scales > 0) {
+    ASSERT_TRUE(as_is.HasScales(scale));
   }
-  for (int64_t i = 0; i < scales; ++i) {
-    expected[i] = float8::ScaleOf(expected[i], is_e5m2 ? 57344 : 448, power_of_2);
-    ASSERT_TRUE(scale[i] == expected[i] || (std::isnan(scale[i]) && std::isnan(expected[i]))) << i;
+  if (!is_one) {
+    ASSERT_TRUE(transposed.HasScales(scale_t));
   }
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t column = 0; column < columns; ++column) {
-      const float scaled = at(row, column) * expected[place(row, column)];
-      // The sign of NaN says nothing.
-      const int sign = std::isnan(scaled) ? 0x7f : 0xff;
-      ASSERT_EQ(y[row * columns + column] & sign,
-                (is_e5m2 ? float8::ToE5m2(scaled) : float8::ToE4m3(scaled)) & sign)
+  for (int64_t column = 0; column < columns; ++column) {
+    for (int64_t row = 0; row < rows; ++row) {
+      ASSERT_TRUE(transposed.IsByte(row, column, y_t[column * padded + row]))
           << row << ", " << column;
+      if (!has_both) continue;
+      ASSERT_TRUE(as_is.IsByte(row, column, y[row * columns + column])) << row << ", " << column;
     }
+    for (int64_t row = rows; row < padded; ++row) ASSERT_EQ(y_t[column * padded + row], 0);
   }
 }
 
+constexpr struct {
+  int64_t rows, columns;
+} kShapes[] = {{1, 1},  {3, 5},   {33, 257}, {40, 130}, {9, 1030}, {515, 24},
+               {2, 64}, {17, 31}, {2, 4096}, {1, 9000}, {1030, 9}};
+constexpr Copies kCopies[] = {Copies::kOneScale, Copies::kTransposedOneScale,
+                              Copies::kTransposedColumns, Copies::kBoth};
+
 TEST(Float8OfCuda, CastsHaveTheBitsOfTheCpu) {
   std::mt19937 random(1);
-  const struct {
-    int64_t rows, columns;
-  } kShapes[] = {{1, 1},  {3, 5},   {33, 257}, {40, 130}, {9, 1030}, {515, 24},
-                 {2, 64}, {17, 31}, {2, 4096}, {1, 9000}, {1030, 9}};
   for (const auto& shape : kShapes) {
     for (const ScaleOf scale : {ScaleOf::kMatrix, ScaleOf::kRows, ScaleOf::kColumns}) {
       ForEachDtype([&](auto number) {
@@ -122,6 +219,28 @@ TEST(Float8OfCuda, DoesNotHideInfinityOrNan) {
     for (const ScaleOf scale : {ScaleOf::kMatrix, ScaleOf::kRows, ScaleOf::kColumns})
       CheckCast<at::BFloat16>({3, 40, 40, 0, scale, false, true, bad}, random);
   }
+}
+
+TEST(Float8OfCuda, BothCopiesHaveTheBitsOfTheCpu) {
+  std::mt19937 random(4);
+  for (const auto& shape : kShapes) {
+    for (const Copies copies : kCopies) {
+      ForEachDtype([&](auto number) {
+        const int64_t pad = std::vector<int64_t>{0, 0, 8, 3}[random() % 4];
+        const int64_t offset = std::vector<int64_t>{0, 0, 1, 8}[random() % 4];
+        SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.columns << " + " << pad
+                                        << ", offset " << offset);
+        CheckTransposedCast<decltype(number)>(
+            {shape.rows, shape.columns, shape.columns + pad, offset, ScaleOf::kMatrix,
+             random() % 2 == 0, random() % 2 == 0},
+            copies, random);
+      });
+    }
+  }
+  for (const double bad : std::initializer_list<double>{INFINITY, -INFINITY, NAN, 0x1p-30})
+    for (const Copies copies : kCopies)
+      CheckTransposedCast<at::BFloat16>({3, 40, 40, 0, ScaleOf::kMatrix, false, true, bad}, copies,
+                                        random);
 }
 
 TEST(Float8OfCuda, TransposesAndPads) {
@@ -165,6 +284,36 @@ TEST(Float8OfCuda, RowsAreScaledAndCastByOneKernel) {
   EXPECT_EQ(counts.loads, 2 * 20 * 2048 / 8);  // 16 bytes each
   EXPECT_EQ(counts.loaded_bytes, 16 * counts.loads);
   EXPECT_EQ(counts.stores, 20 * 2048 / 8 + 20);  // 8 bytes each, and the scales
+}
+
+// One pass finds all magnitudes, and one writes both copies.
+TEST(Float8OfCuda, BothCopiesNeedTwoPassesOverX) {
+  constexpr int64_t kRows = 128, kColumns = 512, kPacks = kRows * kColumns / kPackSize;
+  constexpr int64_t kThreadsOfTiles = kRows / kTile * (kColumns / kTile) * kThreads;
+  // A thread of a tile loads the scales of its columns, or the one of all, and that of each row.
+  const struct {
+    Copies copies;
+    int64_t launches, loads, stored_bytes, atomics;
+  } kExpected[] = {
+      {Copies::kOneScale, 3, kThreadsOfTiles + 1, 16 * kPacks + 4, kRows},
+      {Copies::kTransposedOneScale, 3, kThreadsOfTiles + 1, 8 * kPacks + 4, kRows},
+      {Copies::kTransposedColumns, 3, 2 * kThreadsOfTiles + kColumns, 8 * kPacks + 4 * kColumns,
+       kColumns},
+      {Copies::kBoth, 4, 2 * kThreadsOfTiles + kPacks + kColumns + kRows,
+       16 * kPacks + 4 * (kColumns + kRows), kColumns + kColumns / kAmaxColumns * kRows},
+  };
+  for (const auto& expected : kExpected) {
+    emulator::ResetCounts();
+    std::mt19937 random(5);
+    CheckTransposedCast<at::BFloat16>({kRows, kColumns, kColumns, 0, ScaleOf::kMatrix, false, true},
+                                      expected.copies, random);
+
+    const emulator::Counts counts = emulator::CountsSoFar();
+    EXPECT_EQ(counts.launches, expected.launches);
+    EXPECT_EQ(counts.loads, 2 * kPacks + expected.loads);  // 16 bytes of x each
+    EXPECT_EQ(counts.stored_bytes, expected.stored_bytes);
+    EXPECT_EQ(counts.atomics, expected.atomics);
+  }
 }
 
 TEST(Float8OfCuda, AlignedTilesMove16BytesAtATime) {

@@ -42,6 +42,8 @@ static const CastLoops& ChosenLoops() {
 namespace {
 
 using Pair = std::tuple<at::Tensor, at::Tensor>;
+// The values and the scale as they are, then the transposed ones.
+using Both = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 using Dim = std::optional<int64_t>;
 
 constexpr double kSmallestAmax = 1e-12;
@@ -108,6 +110,19 @@ at::Tensor ComposedTransposed(const at::Tensor& values) {
       at::zeros({values.size(1), PaddedTo16(rows)}, values.options().dtype(at::kByte));
   bytes.narrow(1, 0, rows).copy_(values.view(at::kByte).t());
   return bytes.view(values.scalar_type());
+}
+
+// Casts by the operators of this file, and transposes the bytes afterwards.
+Pair ComposedCastTransposed(const at::Tensor& x, at::ScalarType format, Dim dim, bool power_of_2) {
+  const Float8 transposed = Transposed(CastToFloat8(x, format, dim, power_of_2));
+  return {transposed.values, transposed.scale};
+}
+
+Both ComposedCastBoth(const at::Tensor& x, at::ScalarType format, bool by_row, bool power_of_2) {
+  const Float8 as_is = CastToFloat8(x, format, by_row ? Dim(1) : Dim(), power_of_2);
+  const Float8 transposed =
+      Transposed(by_row ? CastToFloat8(x, format, Dim(0), power_of_2) : as_is);
+  return {as_is.values, as_is.scale, transposed.values, transposed.scale};
 }
 
 // --- The kernels
@@ -186,17 +201,79 @@ const float8::CudaCasts* CudaKernels() {
   return kernels;
 }
 
+// Returns the buffer of magnitudes that a kernel compares.
+at::Tensor Zeros(int64_t count, const at::Tensor& x) {
+  return at::zeros({count}, x.options().dtype(at::kInt));
+}
+uint32_t* BitsOf(const at::Tensor& amax) { return static_cast<uint32_t*>(amax.mutable_data_ptr()); }
+
 Pair OnCuda(const at::Tensor& x, at::ScalarType format, Dim dim, bool power_of_2) {
   if (CudaKernels() == nullptr || x.numel() == 0) return Composed(x, format, dim, power_of_2);
   Check(x, format, dim);
   const c10::DeviceGuard guard(x.device());
   const Cast cast(x, format, dim);
   // A scale for each row is found without it.
-  const at::Tensor amax =
-      at::zeros({dim == 1 ? 0 : cast.scale.numel()}, x.options().dtype(at::kInt));
-  auto* const bits = static_cast<uint32_t*>(amax.mutable_data_ptr());
-  CudaKernels()->cast(cast.MatrixWith(bits, dim), power_of_2);
+  const at::Tensor amax = Zeros(dim == 1 ? 0 : cast.scale.numel(), x);
+  CudaKernels()->cast(cast.MatrixWith(BitsOf(amax), dim), power_of_2);
   return {cast.values, cast.scale};
+}
+
+// The transposed copy of a cast, and what a kernel needs for it.
+struct SecondCopy {
+  at::Tensor amax, values, scale;
+
+  // `one`: the matrix's scale, which the copy has too. Undefined: a scale for each column.
+  SecondCopy(const at::Tensor& x, at::ScalarType format, const at::Tensor& one)
+      : amax(Zeros(one.defined() ? 0 : x.size(1), x)),
+        values(at::empty({x.size(1), PaddedTo16(x.size(0))}, x.options().dtype(format))),
+        scale(one.defined() ? one : at::empty({x.size(1), 1}, x.options().dtype(at::kFloat))) {}
+
+  float8::TransposedCopy View() const {
+    return {.amax = BitsOf(amax),
+            .scale = scale.mutable_data_ptr<float>(),
+            .scale_stride = scale.dim() == 0 ? 0 : 1,
+            .padded = values.size(1),
+            .y = static_cast<uint8_t*>(values.mutable_data_ptr())};
+  }
+};
+
+Pair CastTransposedOnCuda(const at::Tensor& x, at::ScalarType format, Dim dim, bool power_of_2) {
+  // The scales of rows would be those of columns: nothing needs them.
+  if (CudaKernels() == nullptr || x.numel() == 0 || dim == 1)
+    return ComposedCastTransposed(x, format, dim, power_of_2);
+  Check(x, format, dim);
+  const c10::DeviceGuard guard(x.device());
+  const bool is_one = !dim.has_value();
+  const at::Tensor one = is_one ? at::empty({}, x.options().dtype(at::kFloat)) : at::Tensor();
+  const at::Tensor dense = x.stride(1) == 1 ? x : x.contiguous();
+  const at::Tensor amax = Zeros(is_one ? 1 : 0, x);
+  const SecondCopy copy(dense, format, one);
+  CudaKernels()->cast_transposed({.dtype = x.scalar_type(),
+                                  .rows = x.size(0),
+                                  .columns = x.size(1),
+                                  .stride = dense.stride(0),
+                                  .x = dense.const_data_ptr(),
+                                  .amax = BitsOf(amax),
+                                  .scale = is_one ? one.mutable_data_ptr<float>() : nullptr,
+                                  .scale_row_stride = 0,
+                                  .scale_column_stride = 0,
+                                  .is_e5m2 = format == at::kFloat8_e5m2,
+                                  .y = nullptr},
+                                 copy.View(), power_of_2);
+  return {copy.values, copy.scale};
+}
+
+Both CastBothOnCuda(const at::Tensor& x, at::ScalarType format, bool by_row, bool power_of_2) {
+  if (CudaKernels() == nullptr || x.numel() == 0)
+    return ComposedCastBoth(x, format, by_row, power_of_2);
+  const Dim dim = by_row ? Dim(1) : Dim();
+  Check(x, format, dim);
+  const c10::DeviceGuard guard(x.device());
+  const Cast cast(x, format, dim);
+  const at::Tensor amax = Zeros(cast.scale.numel(), x);
+  const SecondCopy copy(cast.x, format, by_row ? at::Tensor() : cast.scale);
+  CudaKernels()->cast_transposed(cast.MatrixWith(BitsOf(amax), dim), copy.View(), power_of_2);
+  return {cast.values, cast.scale, copy.values, copy.scale};
 }
 
 at::Tensor TransposedOnCuda(const at::Tensor& values) {
@@ -214,16 +291,26 @@ TORCH_LIBRARY_FRAGMENT(lockstep, library) {
       "float8_cast(Tensor x, ScalarType format, int? dim=None, bool power_of_2=False) -> (Tensor "
       "values, Tensor scale)");
   library.def("float8_transposed(Tensor values) -> Tensor");
+  library.def(
+      "float8_cast_transposed(Tensor x, ScalarType format, int? dim=None, bool power_of_2=False) "
+      "-> (Tensor values, Tensor scale)");
+  library.def(
+      "float8_cast_both(Tensor x, ScalarType format, bool by_row=False, bool power_of_2=False) -> "
+      "(Tensor values, Tensor scale, Tensor transposed, Tensor transposed_scale)");
 }
 TORCH_LIBRARY_IMPL(lockstep, CPU, library) { library.impl("float8_cast", OnCpu); }
 TORCH_LIBRARY_IMPL(lockstep, CUDA, library) {
   library.impl("float8_cast", OnCuda);
   library.impl("float8_transposed", TransposedOnCuda);
+  library.impl("float8_cast_transposed", CastTransposedOnCuda);
+  library.impl("float8_cast_both", CastBothOnCuda);
 }
 TORCH_LIBRARY_IMPL(lockstep, Meta, library) { library.impl("float8_cast", OnMeta); }
 TORCH_LIBRARY_IMPL(lockstep, CompositeExplicitAutograd, library) {
   library.impl("float8_cast", Composed);
   library.impl("float8_transposed", ComposedTransposed);
+  library.impl("float8_cast_transposed", ComposedCastTransposed);
+  library.impl("float8_cast_both", ComposedCastBoth);
 }
 
 }  // namespace
@@ -240,6 +327,21 @@ Float8 Transposed(const Float8& matrix) {
   static const auto op =
       base::FindOperator<at::Tensor(const at::Tensor&)>("lockstep::float8_transposed");
   return {op.call(matrix.values), matrix.scale.t()};
+}
+
+Float8 CastTransposed(const at::Tensor& x, at::ScalarType format, std::optional<int64_t> dim,
+                      bool power_of_2) {
+  static const auto op = base::FindOperator<Pair(const at::Tensor&, at::ScalarType, Dim, bool)>(
+      "lockstep::float8_cast_transposed");
+  auto [values, scale] = op.call(x, format, dim, power_of_2);
+  return {values, scale};
+}
+
+Float8Both CastBoth(const at::Tensor& x, at::ScalarType format, bool by_row, bool power_of_2) {
+  static const auto op = base::FindOperator<Both(const at::Tensor&, at::ScalarType, bool, bool)>(
+      "lockstep::float8_cast_both");
+  auto [values, scale, transposed, transposed_scale] = op.call(x, format, by_row, power_of_2);
+  return {{values, scale}, {transposed, transposed_scale}};
 }
 
 }  // namespace lockstep::kernels

@@ -26,6 +26,15 @@ struct Matrix {
   uint8_t* y;    // contiguous
 };
 
+// A second copy of a matrix, transposed: [columns, padded], with zeros behind each row.
+struct TransposedCopy {
+  uint32_t* amax;        // of each column; not used where scale_stride is 0
+  float* scale;          // of each column
+  int64_t scale_stride;  // 0: the copy has the matrix's one scale
+  int64_t padded;
+  uint8_t* y;  // contiguous
+};
+
 struct CastLoops {
   // Writes the largest magnitude of each row, or of each column, to amax. Ranges count rows, or
   // columns.
@@ -41,6 +50,10 @@ struct CudaCasts {
   // Finds the magnitudes, and writes scale and y. amax: zeros, one for each scale; not used where
   // rows have scales.
   void (*cast)(const Matrix&, bool power_of_2);
+  // The same, and writes the transposed copy as well. One pass over x finds all magnitudes, and one
+  // writes both copies. amax: zeros, for rows too. y of the matrix: null where only the transposed
+  // copy is needed.
+  void (*cast_transposed)(const Matrix&, const TransposedCopy&, bool power_of_2);
   // Writes the transposed bytes of a contiguous matrix, and zeros behind each row up to `padded`.
   //   from: [rows, columns]; to: [columns, padded].
   void (*transpose)(const uint8_t* from, int64_t rows, int64_t columns, int64_t padded,

@@ -196,12 +196,34 @@ TEST(Transposed, PadsRowsWithZeros) {
   }
 }
 
+TEST(CastBoth, IsACastByRowsAndATransposedOneByColumns) {
+  at::manual_seed(5);
+  for (const auto& [rows, columns] :
+       std::initializer_list<std::pair<int64_t, int64_t>>{{1, 5}, {33, 257}, {0, 16}}) {
+    const at::Tensor x = at::randn({rows, columns}) * at::randn({rows, 1}).exp();
+    for (const at::ScalarType format : kFormats) {
+      for (const Dim dim : kDims)
+        ExpectEqual(CastTransposed(x, format, dim, true),
+                    Transposed(CastToFloat8(x, format, dim, true)));
+      for (const bool by_row : {false, true}) {
+        const Float8Both both = CastBoth(x, format, by_row, /*power_of_2=*/false);
+        ExpectEqual(both.as_is, CastToFloat8(x, format, by_row ? Dim(1) : Dim()));
+        ExpectEqual(both.transposed, Transposed(CastToFloat8(x, format, by_row ? Dim(0) : Dim())));
+      }
+    }
+  }
+}
+
 TEST(CastToFloat8, GivesShapesOfMetaTensors) {
   const at::Tensor x = at::empty({3, 5}, at::device(at::kMeta).dtype(at::kBFloat16));
   const Float8 cast = CastToFloat8(x, at::kFloat8_e5m2, 0);
   EXPECT_TRUE(cast.values.is_meta());
   EXPECT_EQ(cast.values.scalar_type(), at::kFloat8_e5m2);
   EXPECT_EQ(cast.scale.sizes(), at::IntArrayRef({1, 5}));
+  const Float8Both both = CastBoth(x, at::kFloat8_e5m2, /*by_row=*/true);
+  EXPECT_TRUE(both.transposed.values.is_meta());
+  EXPECT_EQ(both.transposed.values.sizes(), at::IntArrayRef({5, 16}));
+  EXPECT_EQ(both.as_is.scale.sizes(), at::IntArrayRef({3, 1}));
 }
 
 TEST(CastToFloat8, RefusesWhatItCannotCast) {

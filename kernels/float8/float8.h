@@ -17,7 +17,8 @@
 // columns of dy and of x. "rowwise_with_gw_hp" has one scale for the weight in backward.
 //
 // On NVIDIA GPUs the products are ATen's _scaled_mm, which needs compute capability 8.9. The casts
-// are kernels if the program has //kernels:cuda, else ATen's operators.
+// are kernels if the program has //kernels:cuda, else ATen's operators. _scaled_mm sums over dense
+// rows of both operands, so backward needs transposed casts of dy, x and the weight.
 //
 // On CPUs one loop finds the magnitudes and one casts. The products are float32 products of the
 // same float8 numbers. They are for tests, and not fast. ATen's _scaled_mm takes a thousand times
@@ -57,12 +58,33 @@ Float8 CastToFloat8(const at::Tensor& x, at::ScalarType format, std::optional<in
 // _scaled_mm sums over rows that are dense and that long.
 Float8 Transposed(const Float8& matrix);
 
+// Returns Transposed(CastToFloat8(x, ...)). On a GPU one pass over x writes the transposed copy.
+Float8 CastTransposed(const at::Tensor& x, at::ScalarType format, std::optional<int64_t> dim,
+                      bool power_of_2 = false);
+
+// A cast for two products: one sums over the rows of x, the other over its columns.
+struct Float8Both {
+  Float8 as_is, transposed;
+};
+
+// Returns both copies. `by_row`: CastToFloat8 by rows, and CastTransposed by columns; else both
+// with the one scale of the tensor. On a GPU one pass over x finds all magnitudes, and one writes
+// both copies.
+Float8Both CastBoth(const at::Tensor& x, at::ScalarType format, bool by_row,
+                    bool power_of_2 = false);
+
 // Returns x W^T + bias in x's dtype, or in autocast's. Backward casts x again, which is kept in its
 // own dtype. The gradient of the weight has its dtype. Gradients of gradients are an error. Throws
 // c10::ValueError unless `in` and `out` are multiples of 16, which _scaled_mm needs.
+//
+// `keep` casts the weight once until it changes (base/torch/weight_copies.h). A kept cast takes a
+// byte for each number from the first forward on, and another one from the first backward for x on.
+// Results have the same bits.
+//
 //   x: [..., in]; weight: [out, in]; bias: [out]: float32, bfloat16 or float16 each.
 at::Tensor Float8Linear(const at::Tensor& x, const at::Tensor& weight,
-                        const std::optional<at::Tensor>& bias, std::string_view recipe);
+                        const std::optional<at::Tensor>& bias, std::string_view recipe,
+                        bool keep = false);
 
 }  // namespace lockstep::kernels
 

@@ -45,6 +45,15 @@ TEST(Gpu, CastsHaveTheBitsOfTheCpu) {
             const Float8 actual = CastToFloat8(there, format, dim, power_of_2);
             ExpectEqual(actual, expected);
             ExpectEqual(Transposed(actual), Transposed(expected));
+            ExpectEqual(CastTransposed(there, format, dim, power_of_2), Transposed(expected));
+          }
+          for (const bool by_row : {false, true}) {
+            const at::Tensor there =
+                wide.cuda().as_strided(x.sizes(), x.strides(), x.storage_offset());
+            const Float8Both expected = CastBoth(x, format, by_row);
+            const Float8Both actual = CastBoth(there, format, by_row);
+            ExpectEqual(actual.as_is, expected.as_is);
+            ExpectEqual(actual.transposed, expected.transposed);
           }
         }
       }

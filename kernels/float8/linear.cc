@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "ATen/TensorOperators.h"
 #include "ATen/autocast_mode.h"
@@ -15,6 +16,7 @@
 #include "ATen/ops/zeros.h"
 #include "base/torch/operators.h"
 #include "base/torch/versions/node.h"
+#include "base/torch/weight_copies.h"
 #include "c10/util/Exception.h"
 #include "kernels/aten/private_operators.h"
 #include "kernels/float8/float8.h"
@@ -87,22 +89,74 @@ at::Tensor Product(const Float8& a, const Float8& b, at::ScalarType dtype, bool 
   return (y * a.scale.reciprocal() * b.scale.reciprocal().t()).to(dtype);
 }
 
-at::Tensor Forward(const at::Tensor& x, const at::Tensor& weight, const Recipe& recipe) {
-  constexpr at::ScalarType kFormat = at::kFloat8_e4m3fn;
-  return Product(CastToFloat8(x, kFormat, recipe.DimOfRows(), recipe.by_row),
-                 CastToFloat8(weight, kFormat, recipe.DimOfRows(), recipe.by_row), x.scalar_type(),
-                 /*fast=*/true);
+// --- Casts of weights
+
+constexpr at::ScalarType kOfWeights = at::kFloat8_e4m3fn;
+
+// The casts of a weight for forward and for backward. They are kept until the weight changes.
+class WeightCasts {
+ public:
+  // `keep`: false casts in each call.
+  WeightCasts(at::Tensor weight, const Recipe& recipe, bool keep)
+      : weight_(std::move(weight)), recipe_(recipe), keep_(keep) {}
+
+  Float8 ForForward() const {
+    const Dim dim = recipe_.DimOfRows();
+    return KeptOr(FormOf(dim, /*is_transposed=*/false),
+                  [&] { return CastToFloat8(weight_, kOfWeights, dim, recipe_.by_row); });
+  }
+
+  // Transposed: the product for dx sums over columns of the weight.
+  Float8 ForBackward() const {
+    // One scale for the weight, where its gradient is not of float8.
+    const Dim dim = recipe_.has_float8_weight_gradient ? recipe_.DimOfColumns() : Dim();
+    return KeptOr(FormOf(dim, /*is_transposed=*/true), [&] {
+      // With one scale the bytes of forward are those of backward, in another order.
+      const std::optional<Float8> as_is = dim.has_value() ? std::nullopt : Find(FormOf(dim, false));
+      return as_is.has_value() ? Transposed(*as_is)
+                               : CastTransposed(weight_, kOfWeights, dim, recipe_.by_row);
+    });
+  }
+
+ private:
+  int64_t FormOf(Dim dim, bool is_transposed) const {
+    return (dim.value_or(2) * 2 + (recipe_.by_row ? 1 : 0)) * 2 + (is_transposed ? 1 : 0);
+  }
+  std::optional<Float8> Find(int64_t form) const {
+    if (!keep_) return std::nullopt;
+    const std::optional<base::WeightCopy> copy = base::FindCopy(weight_, form);
+    return copy.has_value() ? std::optional(Float8{copy->at(0), copy->at(1)}) : std::nullopt;
+  }
+  template <typename Make>
+  Float8 KeptOr(int64_t form, const Make& make) const {
+    if (const std::optional<Float8> kept = Find(form)) return *kept;
+    // A selective checkpoint must not count a call that the recomputation does not make.
+    Float8 cast = base::BelowAutograd(make);
+    if (keep_) base::KeepCopy(weight_, form, {cast.values, cast.scale});
+    return cast;
+  }
+
+  const at::Tensor weight_;
+  const Recipe& recipe_;
+  const bool keep_;
+};
+
+at::Tensor Forward(const at::Tensor& x, const at::Tensor& weight, const Recipe& recipe, bool keep) {
+  return Product(CastToFloat8(x, at::kFloat8_e4m3fn, recipe.DimOfRows(), recipe.by_row),
+                 WeightCasts(weight, recipe, keep).ForForward(), x.scalar_type(), /*fast=*/true);
 }
 
 // --- Gradients
 
 class Float8LinearBackward final : public base::SavingNode<2> {
  public:
-  Float8LinearBackward(const at::Tensor& x, const at::Tensor& weight, const Recipe& recipe)
+  Float8LinearBackward(const at::Tensor& x, const at::Tensor& weight, const Recipe& recipe,
+                       bool keep)
       : SavingNode(torch::autograd::collect_next_edges(x, weight),
                    weight.requires_grad() ? x : at::Tensor(),
                    x.requires_grad() ? weight : at::Tensor()),
         recipe_(recipe),
+        keep_(keep),
         sizes_(x.sizes()),
         weight_dtype_(weight.scalar_type()) {}
 
@@ -119,34 +173,35 @@ class Float8LinearBackward final : public base::SavingNode<2> {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const int64_t rows = c10::multiply_integers(sizes_.begin(), sizes_.end() - 1);
     const at::Tensor dy = gradients[0].reshape({rows, gradients[0].size(-1)});
-    std::optional<Float8> cast;  // of dy, by rows
-    if (task_should_compute_output(0)) {
-      cast = CastToFloat8(dy, recipe_.gradient, recipe_.DimOfRows(), recipe_.by_row);
-      // One scale for the weight, where its gradient is not of float8.
-      const Dim dim = recipe_.has_float8_weight_gradient ? recipe_.DimOfColumns() : Dim();
-      const Float8 weight =
-          CastToFloat8(saved_[1].unpack(), at::kFloat8_e4m3fn, dim, recipe_.by_row);
-      results[0] =
-          Product(*cast, Transposed(weight), dy.scalar_type(), /*fast=*/false).view(sizes_);
+    const bool needs_x = task_should_compute_output(0), needs_w = task_should_compute_output(1);
+    Float8Both dys;  // of dy, as far as the products need it
+    if (needs_x && needs_w && recipe_.has_float8_weight_gradient) {
+      dys = CastBoth(dy, recipe_.gradient, recipe_.by_row, recipe_.by_row);
+    } else if (needs_x) {
+      dys.as_is = CastToFloat8(dy, recipe_.gradient, recipe_.DimOfRows(), recipe_.by_row);
+    } else if (needs_w && recipe_.has_float8_weight_gradient) {
+      dys.transposed = CastTransposed(dy, recipe_.gradient, recipe_.DimOfColumns(), recipe_.by_row);
     }
-    if (task_should_compute_output(1))
-      results[1] = WeightGradient(dy, saved_[0].unpack().reshape({rows, sizes_.back()}), cast);
+    if (needs_x) {
+      const Float8 weight = WeightCasts(saved_[1].unpack(), recipe_, keep_).ForBackward();
+      results[0] = Product(dys.as_is, weight, dy.scalar_type(), /*fast=*/false).view(sizes_);
+    }
+    if (needs_w) {
+      const at::Tensor x = saved_[0].unpack().reshape({rows, sizes_.back()});
+      results[1] = WeightGradient(dy, dys.transposed, x);
+    }
     return results;
   }
 
  private:
-  at::Tensor WeightGradient(const at::Tensor& dy, const at::Tensor& x,
-                            const std::optional<Float8>& cast) const {
+  at::Tensor WeightGradient(const at::Tensor& dy, const Float8& dys, const at::Tensor& x) const {
     if (!recipe_.has_float8_weight_gradient) return at::mm(dy.t(), x).to(weight_dtype_);
-    const Float8 dys =
-        cast.has_value() && !recipe_.by_row
-            ? *cast
-            : CastToFloat8(dy, recipe_.gradient, recipe_.DimOfColumns(), recipe_.by_row);
-    const Float8 xs = CastToFloat8(x, at::kFloat8_e4m3fn, recipe_.DimOfColumns(), recipe_.by_row);
-    return Product(Transposed(dys), Transposed(xs), weight_dtype_, /*fast=*/false);
+    const Float8 xs = CastTransposed(x, at::kFloat8_e4m3fn, recipe_.DimOfColumns(), recipe_.by_row);
+    return Product(dys, xs, weight_dtype_, /*fast=*/false);
   }
 
   const Recipe& recipe_;
+  const bool keep_;            // the casts of the weight
   const at::DimVector sizes_;  // of x
   const at::ScalarType weight_dtype_;
 };
@@ -178,42 +233,46 @@ void Check(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
                     "float8_linear: bias must be [", weight.size(0), "], got ", bias->sizes());
 }
 
-at::Tensor WithoutBias(const at::Tensor& x, const at::Tensor& weight, const Recipe& recipe) {
+at::Tensor WithoutBias(const at::Tensor& x, const at::Tensor& weight, const Recipe& recipe,
+                       bool keep) {
   base::NodePointer<Float8LinearBackward> node;
   if (torch::autograd::compute_requires_grad(x, weight))
-    node = base::MakeNode<Float8LinearBackward>(x, weight, recipe);
+    node = base::MakeNode<Float8LinearBackward>(x, weight, recipe, keep);
   const at::Tensor y = base::BelowAutograd([&] {
     at::DimVector sizes(x.sizes());
     sizes.back() = weight.size(0);
     const int64_t rows = c10::multiply_integers(sizes.begin(), sizes.end() - 1);
-    return Forward(x.reshape({rows, weight.size(1)}), weight, recipe).view(sizes);
+    return Forward(x.reshape({rows, weight.size(1)}), weight, recipe, keep).view(sizes);
   });
   if (node != nullptr) torch::autograd::set_history(y, node);
   return y;
 }
 
 at::Tensor Float8LinearOf(const at::Tensor& given, const at::Tensor& weight, const Bias& bias,
-                          c10::string_view recipe) {
+                          c10::string_view recipe, bool keep) {
   const at::DeviceType device = given.device().type();
   const bool is_autocast =
       at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device);
   Check(given, weight, bias);
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const at::Tensor x = is_autocast ? given.to(at::autocast::get_autocast_dtype(device)) : given;
-  const at::Tensor y = WithoutBias(x, weight, RecipeOf({recipe.data(), recipe.size()}));
+  const at::Tensor y = WithoutBias(x, weight, RecipeOf({recipe.data(), recipe.size()}), keep);
   return bias.has_value() && bias->defined() ? y + bias->to(y.scalar_type()) : y;
 }
 
 TORCH_LIBRARY_FRAGMENT(lockstep, library) {
-  library.def("float8_linear(Tensor x, Tensor weight, Tensor? bias, str recipe) -> Tensor",
-              Float8LinearOf);
+  library.def(
+      "float8_linear(Tensor x, Tensor weight, Tensor? bias, str recipe, bool keep=False) -> Tensor",
+      Float8LinearOf);
+  library.def("float8_kept_bytes() -> int", base::BytesOfCopies);
+  library.def("float8_forget() -> ()", base::ForgetAllCopies);
 }
 
 }  // namespace
 
 at::Tensor Float8Linear(const at::Tensor& x, const at::Tensor& weight,
-                        const std::optional<at::Tensor>& bias, std::string_view recipe) {
-  return Float8LinearOf(x, weight, bias, {recipe.data(), recipe.size()});
+                        const std::optional<at::Tensor>& bias, std::string_view recipe, bool keep) {
+  return Float8LinearOf(x, weight, bias, {recipe.data(), recipe.size()}, keep);
 }
 
 }  // namespace lockstep::kernels

@@ -3,13 +3,17 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "ATen/ATen.h"
 #include "ATen/autocast_mode.h"
+#include "ATen/record_function.h"
+#include "base/torch/weight_copies.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/aten/private_operators.h"
@@ -195,6 +199,131 @@ TEST(Float8Linear, AWeightOfAnotherDtypeGetsItsGradientInIt) {
     const bool is_float8 = std::string(recipe) != "rowwise_with_gw_hp";
     EXPECT_LT(RelativeError(actual.dweight, Expected(x, weight, dy, recipe).dweight),
               is_float8 ? 1e-6 : 4e-3);
+  }
+}
+
+// Counts the calls of float8_cast while it lives. Each finds magnitudes and rounds.
+class CastCounter {
+ public:
+  CastCounter()
+      : handle_(at::addThreadLocalCallback(
+            at::RecordFunctionCallback(OnStart).scopes({at::RecordScope::FUNCTION}))) {
+    count_ = 0;
+  }
+  CastCounter(const CastCounter&) = delete;
+  CastCounter& operator=(const CastCounter&) = delete;
+  ~CastCounter() { at::removeCallback(handle_); }
+
+  int Count() const { return count_; }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> OnStart(const at::RecordFunction& function) {
+    if (std::string(function.name()) == "lockstep::float8_cast") ++count_;
+    return nullptr;
+  }
+  static thread_local int count_;
+  at::CallbackHandle handle_;
+};
+thread_local int CastCounter::count_;
+
+Results Step(const at::Tensor& x, const at::Tensor& weight, const char* recipe, bool keep) {
+  const at::Tensor leaf = Leaf(x);
+  const at::Tensor y = Float8Linear(leaf, weight, std::nullopt, recipe, keep);
+  const variable_list gradients = torch::autograd::grad({y}, {leaf, weight}, {y.detach()});
+  return {y.detach(), gradients[0], gradients[1]};
+}
+
+TEST(Float8Linear, AWeightIsCastOnceUntilItChanges) {
+  // x, and dy where its rows and columns have scales, are cast for each product that needs it.
+  const struct {
+    const char* recipe;
+    int first, later, not_kept;
+  } kCases[] = {{"tensorwise", 4, 3, 5}, {"rowwise", 6, 4, 6}, {"rowwise_with_gw_hp", 4, 2, 4}};
+  const at::Tensor x = at::randn({5, 16});
+  for (const auto& one : kCases) {
+    const at::Tensor weight = Leaf(at::randn({32, 16}));
+    const auto casts_of_step = [&](bool keep) {
+      const CastCounter counter;
+      Step(x, weight, one.recipe, keep);
+      return counter.Count();
+    };
+    for (int step = 0; step < 2; ++step) {
+      EXPECT_EQ(casts_of_step(true), one.first) << one.recipe;
+      EXPECT_EQ(casts_of_step(true), one.later) << one.recipe;
+      {
+        const at::NoGradGuard no_grad;
+        const CastCounter counter;
+        Float8Linear(x, weight, std::nullopt, one.recipe, /*keep=*/true);
+        EXPECT_EQ(counter.Count(), 1) << "evaluation casts x alone";
+      }
+      EXPECT_EQ(casts_of_step(true), one.later) << one.recipe;
+      EXPECT_EQ(casts_of_step(false), one.not_kept) << one.recipe;
+      const at::NoGradGuard no_grad;
+      weight.mul_(2);
+    }
+  }
+}
+
+TEST(Float8Linear, AKeptCastTakesAByteForEachNumberAndDirection) {
+  base::ForgetAllCopies();
+  const at::Tensor x = at::randn({5, 16}), weight = Leaf(at::randn({32, 16}));
+  Float8Linear(x, weight, std::nullopt, "rowwise", /*keep=*/true);
+  EXPECT_EQ(base::BytesOfCopies(), 32 * 16 + 32 * 4);
+  Step(x, weight, "rowwise", true);
+  EXPECT_EQ(base::BytesOfCopies(), 2 * 32 * 16 + (32 + 16) * 4);
+  const at::NoGradGuard no_grad;
+  weight.mul_(2);
+  Float8Linear(x, weight, std::nullopt, "rowwise", /*keep=*/true);
+  EXPECT_EQ(base::BytesOfCopies(), 32 * 16 + 32 * 4);
+  Float8Linear(x, Leaf(weight), std::nullopt, "rowwise");
+  EXPECT_EQ(base::BytesOfCopies(), 32 * 16 + 32 * 4);
+}
+
+// Whatever changes a weight between the calls.
+TEST(Float8Linear, KeptCastsHaveTheBitsOfNewOnes) {
+  at::manual_seed(6);
+  const auto zeros = [] { return at::zeros({32, 16}); };
+  const std::function<void(const at::Tensor&)> kChanges[] = {
+      [](const at::Tensor&) {},
+      [](const at::Tensor& w) { w.mul_(2); },
+      [](const at::Tensor& w) { w[3].add_(1); },
+      [](const at::Tensor& w) {
+        w.detach().copy_(at::randn({32, 16}));
+      },
+      [](const at::Tensor& w) {
+        w.set_data(at::randn({32, 16}));
+      },
+      [](const at::Tensor& w) { at::_foreach_mul_({w}, 3); },
+      [](const at::Tensor& w) {
+        at::_foreach_copy_({w}, {at::randn({32, 16})});
+      },
+      [&](const at::Tensor& w) {
+        at::_fused_adamw_({w}, {at::randn({32, 16})}, {zeros()}, {zeros()}, {}, {at::ones({})}, 0.1,
+                          0.9, 0.99, 0, 1e-8, false, false);
+      },
+      [&](const at::Tensor& w) {
+        at::_fused_sgd_({w}, {at::randn({32, 16})}, {}, 0, 0, 0.1, 0, false, false, false);
+      },
+      [](const at::Tensor&) { base::ForgetAllCopies(); },
+  };
+  for (const char* recipe : kRecipes) {
+    const at::Tensor weight = Leaf(at::randn({32, 16}));
+    for (const auto& change : kChanges) {
+      for (int call = 0; call < 2; ++call) {
+        const at::Tensor x = at::randn({5, 16});
+        const Results actual = Step(x, weight, recipe, true);
+        const Results expected = Step(x, weight, recipe, false);
+        const auto place = &change - kChanges;
+        EXPECT_TRUE(at::equal(actual.y, expected.y)) << recipe << " before change " << place;
+        EXPECT_TRUE(at::equal(actual.dx, expected.dx)) << recipe << " before change " << place;
+        EXPECT_TRUE(at::equal(actual.dweight, expected.dweight)) << recipe;
+      }
+      const at::NoGradGuard no_grad;
+      change(weight);
+      EXPECT_TRUE(at::equal(Float8Linear(weight, weight, std::nullopt, recipe, true),
+                            Float8Linear(weight, weight, std::nullopt, recipe, false)))
+          << recipe << " after change " << &change - kChanges;
+    }
   }
 }
 

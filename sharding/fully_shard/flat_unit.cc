@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/torch/element_bytes.h"
 #include "base/torch/versions/collectives.h"
+#include "base/torch/weight_copies.h"
 #include "c10/core/StorageImpl.h"
 #include "c10/core/StreamGuard.h"
 #include "c10/util/Exception.h"
@@ -258,6 +259,8 @@ void FlatUnit::Reshard() {
   if (state_ == State::kSharded) return;
   for (Segment& segment : segments_) {
     WaitForGather(segment);
+    // A cast of a whole weight would outlive it here.
+    base::ForgetCopiesOf(segment.storage);
     segment.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, device_));
     segment.input.reset();
     if (state_ != State::kGathered) continue;

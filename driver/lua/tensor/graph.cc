@@ -12,6 +12,7 @@
 #include "ATen/record_function.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/torch/weight_copies.h"
 #include "c10/core/DefaultDtype.h"
 #include "c10/core/InferenceMode.h"
 #include "driver/cuda/cuda_graph.h"
@@ -136,6 +137,7 @@ void CheckNothingWasRefused() {
 int Record(lua_State* state) {
   driver::CudaGraph& graph = *ReadObject<Graph>(state, 1, "record: graph");
   ReadFunction(state, 2, "record: fn");
+  const base::WithoutCopiesFromBefore recorded_copies;
   graph.Begin();
   const WaitingOperator waiting;
   try {
@@ -156,6 +158,7 @@ int Record(lua_State* state) {
 
 int Replay(lua_State* state) {
   ReadObject<Graph>(state, 1, "replay: graph")->Replay();
+  base::ForgetAllCopies();  // a replay writes to weights, and their versions stay
   return 0;
 }
 
@@ -189,6 +192,7 @@ int RecordTape(lua_State* state) {
   CheckNotRecording("lockstep.graph");
   const WaitingOperator waiting;
   const RecordingFlag flag;
+  const base::WithoutCopiesFromBefore recorded_copies;
   driver::Recording under_way(&tape);
   try {
     Call(state, lua_gettop(state) - 2, LUA_MULTRET);

@@ -22,12 +22,16 @@ local M = {}
 local CALLER = "float8.apply"
 local HEADS = { lm_head = true, output = true }
 
---- Classes of linear layers, by recipe.
+--- Classes of linear layers, by recipe. Each has one whose casts of the weight are kept, and one that casts in each
+--- call.
 local classes = {}
 for _, recipe in ipairs { "tensorwise", "rowwise", "rowwise_with_gw_hp" } do
-  local class = nn.Linear:subclass "Float8Linear"
-  function class:forward(x) return torch.ops.lockstep.float8_linear(x, self.weight, self.bias, recipe) end
-  classes[recipe] = class
+  classes[recipe] = {}
+  for _, keep in ipairs { true, false } do
+    local class = nn.Linear:subclass "Float8Linear"
+    function class:forward(x) return torch.ops.lockstep.float8_linear(x, self.weight, self.bias, recipe, keep) end
+    classes[recipe][keep] = class
+  end
 end
 
 local function fail(format, ...) core.raise(CALLER .. ": " .. format:format(...)) end
@@ -81,6 +85,8 @@ end
 ---or for each row, which is more exact; or that, with the gradient of the weight in the input's dtype
 ---@field filter nil|fun(name: string, layer: nn.Linear): boolean whether to convert a layer; default: all but the head
 ---("lm_head" or "output") and the routers of experts
+---@field keep_casts boolean? whether a weight is cast once until it changes, which takes up to 2 bytes for each of its
+---numbers; default: true. Results have the same bits
 
 ---@class float8.Left
 ---@field name string of a linear layer that stays as it is
@@ -98,9 +104,10 @@ end
 ---@return integer count layers that were converted
 ---@return float8.Left[] left the linear layers that were not, in the model's order
 function M.apply(model, opts)
-  local o = options.read(CALLER, opts, { recipe = "tensorwise", filter = options.optional })
-  local class = classes[o.recipe]
-  if not class then fail('recipe must be one of %s, not "%s"', table.concat(plain.keys(classes), ", "), o.recipe) end
+  local o = options.read(CALLER, opts, { recipe = "tensorwise", filter = options.optional, keep_casts = true })
+  local of_recipe = classes[o.recipe]
+  local names = table.concat(plain.keys(classes), ", ")
+  if not of_recipe then fail('recipe must be one of %s, not "%s"', names, o.recipe) end
   if o.filter and not plain.is_callable(o.filter) then fail("filter must be a function, not a %s", type(o.filter)) end
   local net = net_of(model)
   check_net(net)
@@ -131,8 +138,16 @@ function M.apply(model, opts)
     local first = left[1] and ('; "%s", for example: %s'):format(left[1].name, left[1].reason) or ""
     fail("none of the model's %d linear layers can be converted%s", #left, first)
   end
-  for _, layer in ipairs(chosen) do setmetatable(layer, class) end
+  for _, layer in ipairs(chosen) do setmetatable(layer, of_recipe[o.keep_casts]) end
   return #chosen, left
 end
+
+--- Returns the bytes of all casts of weights that are kept now.
+---@return integer
+function M.kept_bytes() return torch.ops.lockstep.float8_kept_bytes() end
+
+--- Frees all casts of weights that are kept: before a large evaluation of another model, for example. The next call of
+--- a layer casts its weight again. Call it after a write that autograd does not see, through a pointer.
+function M.forget() torch.ops.lockstep.float8_forget() end
 
 return M

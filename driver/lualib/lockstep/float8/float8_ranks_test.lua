@@ -3,6 +3,7 @@
 local dist = require "lockstep.distributed"
 local float8 = require "lockstep.float8"
 local models = require "lockstep.models"
+local optim = require "lockstep.optim"
 local run = require "lockstep.run"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
@@ -61,6 +62,50 @@ for _, recipe in ipairs(RECIPES) do
     end
   end)
 end
+
+--- Returns the losses of three steps of two micro-batches each, and of an evaluation after each step.
+local function sharded_losses(keep_casts, options)
+  local net = tiny.model()
+  float8.apply(net, { keep_casts = keep_casts })
+  local model = sharding.fully_shard(net, options)
+  local optimizer = optim.AdamW(model:parameters(), { lr = 1e-2 })
+  local losses = {}
+  for step = 1, 3 do
+    for micro = 1, 2 do
+      net.checkpoint = micro == 2 and {} or nil
+      local loss = tiny.loss(model, tiny.batch(step + micro, dist.rank()))
+      loss:backward()
+      losses[#losses + 1] = loss:item()
+    end
+    optimizer:step()
+    optimizer:zero_grad()
+    torch.no_grad(function() losses[#losses + 1] = tiny.loss(model, tiny.batch(7, dist.rank())):item() end)
+  end
+  return losses, model, net
+end
+
+-- A cast of a whole weight outlives neither the weight on this rank, nor its gathered values.
+t.test("CastsOfGatheredWeightsAreFreedWithThem", function()
+  for _, options in ipairs {
+    {}, { reshard_after_forward = false }, { param_dtype = torch.bfloat16 }, { offload = "host" },
+  } do
+    float8.forget()
+    local losses, model, net = sharded_losses(true, options)
+    t.equal(float8.kept_bytes(), 0)
+    t.equal(losses, (sharded_losses(false, options)))
+    model:full(function()
+      local layer = net.model.layers[1].mlp.up_proj
+      local x = torch.ones { 2, 32 }
+      torch.no_grad(function()
+        local before = layer(x)
+        layer.weight:mul_(2)
+        t.equal(layer(x), before * 2)
+      end)
+      t.truthy(float8.kept_bytes() > 0)
+    end)
+    t.equal(float8.kept_bytes(), 0)
+  end
+end)
 
 t.test("AModelThatIsReadInPartsLearns", function()
   local folder = dist.all_gather_object(run.dir .. "/start")[1]

@@ -6,6 +6,7 @@ local float8 = require "lockstep.float8"
 local lora = require "lockstep.lora"
 local models = require "lockstep.models"
 local nn = require "lockstep.nn"
+local optim = require "lockstep.optim"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
 local tiny = require "tiny_fixture"
@@ -226,6 +227,101 @@ t.test("AGraphRepeatsAStep", function()
     t.equal(repeated:item(), loss:item())
     t.equal(repeated_gradient, gradient)
   end
+end)
+
+--- Trains by three steps of two micro-batches each, of which one is in recomputed regions. An evaluation is between.
+--- Returns the losses, in order, and the parameters.
+local function losses_of_training(keep_casts, recipe, optimizer_of, dtype)
+  local model = tiny.model(nil, dtype)
+  float8.apply(model, { recipe = recipe, keep_casts = keep_casts })
+  local optimizer = optimizer_of(model:parameters())
+  local losses = {}
+  local function note(loss) losses[#losses + 1] = loss:item() end
+  for step = 1, 3 do
+    for micro = 1, 2 do
+      model.checkpoint = micro == 2 and {} or nil
+      local loss = tiny.loss(model, tiny.batch(step + micro))
+      loss:backward()
+      note(loss)
+      torch.no_grad(function() note(tiny.loss(model, tiny.batch(7))) end)
+    end
+    optimizer:step()
+    optimizer:zero_grad()
+    torch.no_grad(function() note(tiny.loss(model, tiny.batch(7))) end)
+  end
+  return losses, model:state_dict()
+end
+
+t.test("KeptCastsChangeNoBitOfATraining", function()
+  local optimizers = {
+    AdamW = function(p) return optim.AdamW(p, { lr = 1e-2 }) end,
+    AdamW8bit = function(p) return optim.AdamW8bit(p, { lr = 1e-2 }) end,
+    SGD = function(p) return optim.SGD(p, { lr = 0.1, momentum = 0.9 }) end,
+    Lion = function(p) return optim.Lion(p, { lr = 1e-3 }) end,
+    Adafactor = function(p) return optim.Adafactor(p, { lr = 1e-2 }) end,
+  }
+  for name, optimizer_of in pairs(optimizers) do
+    for _, dtype in ipairs { torch.float32, torch.bfloat16 } do
+      local losses, state = losses_of_training(true, "rowwise", optimizer_of, dtype)
+      local expected, expected_state = losses_of_training(false, "rowwise", optimizer_of, dtype)
+      t.equal(losses, expected, name)
+      t.truthy(losses[2] ~= losses[5], name .. " changes weights")
+      for key, tensor in pairs(expected_state) do t.equal(state[key], tensor, name .. key) end
+    end
+  end
+  for _, recipe in ipairs(RECIPES) do
+    local kept = losses_of_training(true, recipe, optimizers.AdamW, torch.float32)
+    t.equal(kept, (losses_of_training(false, recipe, optimizers.AdamW, torch.float32)), recipe)
+  end
+end)
+
+t.test("KeptCastsAreCountedAndFreed", function()
+  float8.forget()
+  t.equal(float8.kept_bytes(), 0)
+  local layer = nn.Linear(32, 64)
+  local layers = nn.Sequential { layer }
+  float8.apply(layers)
+  local x = torch.randn({ 5, 32 }):requires_grad_(true)
+  torch.no_grad(function() layers(x) end)
+  t.equal(float8.kept_bytes(), 32 * 64 + 4)
+  layers(x):sum():backward()
+  t.equal(float8.kept_bytes(), 2 * (32 * 64 + 4))
+  torch.no_grad(function() layer.weight:mul_(2) end)
+  layers(x)
+  t.equal(float8.kept_bytes(), 32 * 64 + 4)
+  float8.forget()
+  t.equal(float8.kept_bytes(), 0)
+  local other = nn.Sequential { nn.Linear(32, 64) }
+  float8.apply(other, { keep_casts = false })
+  other(x)
+  t.equal(float8.kept_bytes(), 0)
+  t.raises("keep_casts must be a boolean, not 1", float8.apply, tiny.model(), { keep_casts = 1 })
+end)
+
+-- A recorded step updates the weight without a version that eager code would see. Casts from before are not in it.
+t.test("AGraphMakesCastsOfItsOwn", function()
+  local function losses_of(keep_casts, graph_of)
+    torch.manual_seed(3)
+    local layers = nn.Sequential { nn.Linear(32, 64), nn.Linear(64, 32) }
+    float8.apply(layers, { keep_casts = keep_casts })
+    local optimizer = optim.SGD(layers:parameters(), { lr = 1e-2 })
+    local run_step = graph_of(function(x)
+      optimizer:zero_grad()
+      for _ = 1, 2 do layers(x):pow(2):sum():backward() end
+      optimizer:step()
+      return layers(x):sum():detach()
+    end)
+    local results = {}
+    for _ = 1, 5 do
+      local x = torch.randn { 6, 32 }
+      results[#results + 1] = torch.no_grad(function() return layers(x):sum():item() end)
+      results[#results + 1] = run_step(x):item()
+    end
+    return results
+  end
+  local expected = losses_of(false, function(step) return step end)
+  t.equal(losses_of(true, function(step) return step end), expected)
+  t.equal(losses_of(true, lockstep.graph), expected)
 end)
 
 t.test("AdaptersAreAddedToFloat8Layers", function()

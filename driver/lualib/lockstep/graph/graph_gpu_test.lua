@@ -1,5 +1,6 @@
 --- lockstep.graph, streams and events on a GPU.
 
+local float8 = require "lockstep.float8"
 local lockstep = require "lockstep"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
@@ -39,6 +40,27 @@ t.test("AGraphTrainsAsTheLoopDoes", function()
 
   t.equal(graph.captured, true)
   t.near(graph_model[1].weight:cpu(), plain_model[1].weight:cpu(), 1e-5)
+end)
+
+-- A replay changes weights, and not their versions. No cast from before may serve after it.
+t.test("AFloat8LayerOutsideOfAGraphSeesWhatAReplayWrote", function()
+  torch.manual_seed(1)
+  local layers = nn.Sequential { nn.Linear(32, 64, { bias = false }) }
+  layers:to { device = DEVICE, dtype = torch.bfloat16 }
+  float8.apply(layers)
+  local x = torch.ones({ 16, 32 }, { device = DEVICE, dtype = torch.bfloat16 })
+  local graph = lockstep.graph(function()
+    torch.no_grad(function() layers[1].weight:mul_(2) end)
+    return layers(x):detach()
+  end, { warmup = 1 })
+  local function evaluated() return torch.no_grad(function() return layers(x):cpu() end) end
+
+  local y = evaluated()
+  for _ = 1, 4 do
+    y = y * 2
+    t.equal(graph():cpu(), y)
+    t.equal(evaluated(), y)
+  end
 end)
 
 t.test("EachReplayDrawsAnew", function()

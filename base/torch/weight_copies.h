@@ -1,0 +1,67 @@
+// Keeps copies of weights in another form, such as float8, until the weights change.
+//
+// The failure this prevents: a layer that casts its weight in each call. With gradient accumulation
+// and recomputed regions the same numbers are cast again and again between two steps of the
+// optimizer.
+//
+//    if (const auto kept = FindCopy(weight, kForm)) return *kept;
+//    std::vector<at::Tensor> copy = Cast(weight);
+//    KeepCopy(weight, kForm, copy);
+//
+// A copy is found only while the weight has the same memory, shape and version. A write in place
+// raises the version, as autograd sees it. Aliases that share the version find the same copy.
+// libtorch's fused optimizers do not raise it; programs with this library make them.
+//
+// KeepCopy frees the copies that are out of date when it finds that its weight has changed. Those
+// of weights that are gone are freed within the next calls of KeepCopy. ForgetCopiesOf frees those
+// of one storage: fully_shard calls it when it takes the weights' memory away.
+//
+// Code that writes to a weight past its version must call ForgetAllCopies: through a raw pointer,
+// or by the replay of a CUDA graph. While a graph is recorded, no copy from before may be read:
+// see WithoutCopiesFromBefore.
+//
+// Thread-safe. A copy on a GPU is found on the stream that made it.
+
+#ifndef LOCKSTEP_BASE_TORCH_WEIGHT_COPIES_H_
+#define LOCKSTEP_BASE_TORCH_WEIGHT_COPIES_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ATen/core/TensorBody.h"
+#include "c10/core/Storage.h"
+
+namespace lockstep::base {
+
+using WeightCopy = std::vector<at::Tensor>;
+
+// Returns the copy of that form. Returns nothing if it does not exist, or if the weight has changed
+// since.
+std::optional<WeightCopy> FindCopy(const at::Tensor& weight, int64_t form);
+
+// Keeps a copy of a weight, in place of an older one of that form. Does nothing for tensors that
+// are no weights, as results of other operators, and for those of inference mode, which have no
+// version.
+void KeepCopy(const at::Tensor& weight, int64_t form, WeightCopy copy);
+
+// Frees the copies of all weights in a storage.
+void ForgetCopiesOf(const c10::Storage& storage);
+void ForgetAllCopies();
+
+// Returns the bytes of all copies, out of date or not.
+int64_t BytesOfCopies();
+
+// While a graph is recorded: it then makes copies of its own, which its replays make again, and
+// nothing else finds them afterwards.
+class WithoutCopiesFromBefore {
+ public:
+  WithoutCopiesFromBefore() { ForgetAllCopies(); }
+  WithoutCopiesFromBefore(const WithoutCopiesFromBefore&) = delete;
+  WithoutCopiesFromBefore& operator=(const WithoutCopiesFromBefore&) = delete;
+  ~WithoutCopiesFromBefore() { ForgetAllCopies(); }
+};
+
+}  // namespace lockstep::base
+
+#endif  // LOCKSTEP_BASE_TORCH_WEIGHT_COPIES_H_
