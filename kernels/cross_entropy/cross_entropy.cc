@@ -9,10 +9,12 @@
 #include <utility>
 
 #include "ATen/TensorOperators.h"
+#include "ATen/autocast_mode.h"
+#include "ATen/core/Reduction.h"
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
-#include "ATen/ops/where.h"
+#include "ATen/ops/ones_like.h"
 #include "ATen/ops/zeros_like.h"
 #include "base/torch/operators.h"
 #include "base/torch/versions/node.h"
@@ -409,7 +411,23 @@ at::Tensor InPlaceWithoutGradients(at::Tensor& logits, const at::Tensor& target,
   return loss;
 }
 
+// at::cross_entropy_loss. Sums and divides before it rounds to the dtype of the logits. Within
+// autocast the result is float32, as ATen's is.
+at::Tensor ReducedLoss(const at::Tensor& logits, const at::Tensor& target, int64_t reduction,
+                       int64_t ignore_index, double label_smoothing) {
+  const at::Tensor losses = std::get<0>(
+      Call(logits, target, std::nullopt, {ignore_index, label_smoothing, 0}, /*entropy=*/false));
+  at::Tensor loss = reduction == at::Reduction::None ? losses : losses.sum();
+  if (reduction == at::Reduction::Mean) loss = loss / target.ne(ignore_index).sum();
+  if (at::autocast::is_autocast_enabled(logits.device().type())) return loss;
+  return loss.to(logits.scalar_type());
+}
+
 TORCH_LIBRARY_FRAGMENT(lockstep, library) {
+  library.def(
+      "cross_entropy_loss(Tensor logits, Tensor target, int reduction=1, int ignore_index=-100, "
+      "float label_smoothing=0.) -> Tensor",
+      ReducedLoss);
   library.def(
       "cross_entropy(Tensor logits, Tensor target, Tensor? weight=None, int ignore_index=-100, "
       "float label_smoothing=0., float z_loss=0., bool entropy=False) -> (Tensor loss, Tensor lse, "

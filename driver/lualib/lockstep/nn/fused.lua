@@ -126,6 +126,26 @@ local function add_rms_norm(x, residual, weight, size, eps)
   return rms_norm(sum, weight, size, eps), sum
 end
 
+--- Returns nn.cross_entropy's loss by one pass over the logits, which keeps two numbers of each row for backward.
+--- Returns nil where there is no kernel, and for arguments that torch.cross_entropy_loss knows more about: it takes
+--- them, or its error says what is wrong with them.
+---@param logits torch.Tensor [..., classes]
+---@param labels torch.Tensor [...] int64
+---@param reduction integer as torch.cross_entropy_loss takes it
+---@param o {ignore_index: integer, label_smoothing: number}
+---@return torch.Tensor?
+function M.cross_entropy(logits, labels, reduction, o)
+  local operators = kernels_of(logits.device)
+  local classes = logits:dim() > 0 and logits:size(-1) or 0
+  if not operators or not logits:is_floating_point() or labels.dtype ~= torch.int64 or labels.device ~= logits.device
+    or classes == 0 or labels:numel() * classes ~= logits:numel() then
+    return nil
+  end
+  local shape = labels.shape
+  shape[#shape + 1] = classes
+  return operators.cross_entropy_loss(logits:reshape(shape), labels, reduction, o.ignore_index, o.label_smoothing)
+end
+
 --- Compute capabilities by device, 10 * major + minor.
 local capabilities = { cpu = 0 }
 
