@@ -1,6 +1,7 @@
 #include "kernels/cross_entropy/cross_entropy.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <mutex>
@@ -186,8 +187,11 @@ const LossKernels* CudaKernels() {
   return kernels;
 }
 
+// nn.use_fused(false) turns the kernels off.
+std::atomic<bool> kernels_are_on = true;
+
 bool HasKernel(const at::Tensor& logits) {
-  return logits.is_cpu() || (logits.is_cuda() && CudaKernels() != nullptr);
+  return kernels_are_on && (logits.is_cpu() || (logits.is_cuda() && CudaKernels() != nullptr));
 }
 
 template <typename Rows>
@@ -424,6 +428,8 @@ at::Tensor ReducedLoss(const at::Tensor& logits, const at::Tensor& target, int64
 }
 
 TORCH_LIBRARY_FRAGMENT(lockstep, library) {
+  library.def("use_cross_entropy_kernels(bool enabled) -> ()",
+              [](bool enabled) { kernels_are_on = enabled; });
   library.def(
       "cross_entropy_loss(Tensor logits, Tensor target, int reduction=1, int ignore_index=-100, "
       "float label_smoothing=0.) -> Tensor",
