@@ -66,26 +66,24 @@ struct Kernels {
                                                               int64_t, double, double, bool);
   using LossWithGradient = at::Tensor(at::Tensor&, const at::Tensor&,
                                       const std::optional<at::Tensor>&, int64_t, double, double);
+
+  c10::TypedOperatorHandle<bool(const at::Tensor&)> are_for =
+      base::FindOperator<bool(const at::Tensor&)>("lockstep::has_cross_entropy_kernel");
   c10::TypedOperatorHandle<Loss> loss = base::FindOperator<Loss>("lockstep::cross_entropy");
   c10::TypedOperatorHandle<LossWithGradient> with_gradient =
       base::FindOperator<LossWithGradient>("lockstep::cross_entropy_with_gradient_");
 };
 
-bool HasOperator(const char* name) {
-  return c10::Dispatcher::singleton().findSchema({name, ""}).has_value();
-}
-
-// Returns the operators, or nullptr where they have no kernel for the device.
+// Returns the operators, or nullptr where they have no kernel for the device of `x`.
 const Kernels* KernelsFor(const at::Tensor& x) {
   static const std::optional<Kernels> kernels =
-      HasOperator("lockstep::cross_entropy") ? std::optional<Kernels>(Kernels()) : std::nullopt;
-  if (!kernels.has_value() || !(x.is_cpu() || x.is_cuda())) return nullptr;
-  if (x.is_cpu()) return &*kernels;
-  static const bool has_cuda = [] {
-    constexpr const char* kName = "lockstep::loss_kernels_of_cuda";
-    return HasOperator(kName) && base::FindOperator<int64_t()>(kName).call() != 0;
-  }();
-  return has_cuda ? &*kernels : nullptr;
+      c10::Dispatcher::singleton().findSchema({"lockstep::cross_entropy", ""}).has_value()
+          ? std::optional<Kernels>(Kernels())
+          : std::nullopt;
+  if (!kernels.has_value()) return nullptr;
+  // Not an operator to record: a replay does not ask again.
+  const c10::impl::ExcludeDispatchKeyGuard unrecorded(base::kRecordingKey);
+  return kernels->are_for.call(x) ? &*kernels : nullptr;
 }
 
 // The requested gradients, and their values.

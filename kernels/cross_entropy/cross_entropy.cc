@@ -430,6 +430,7 @@ at::Tensor ReducedLoss(const at::Tensor& logits, const at::Tensor& target, int64
 TORCH_LIBRARY_FRAGMENT(lockstep, library) {
   library.def("use_cross_entropy_kernels(bool enabled) -> ()",
               [](bool enabled) { kernels_are_on = enabled; });
+  library.def("has_cross_entropy_kernel(Tensor logits) -> bool", HasKernel);
   library.def(
       "cross_entropy_loss(Tensor logits, Tensor target, int reduction=1, int ignore_index=-100, "
       "float label_smoothing=0.) -> Tensor",
