@@ -38,8 +38,36 @@ typename Pack<T>::Acc Largest(const Pack<T>& pack) {
   return largest;
 }
 
+template <typename Vec>
+Vec ExpOf(const Vec& x) {
+  return x.exp();
+}
+
+#if defined(CPU_CAPABILITY_AVX512)
+// Half of the time of ATen's, which is a call for 16 numbers. exp(x) = 2^n exp(r) with a whole n
+// and |r| <= ln(2) / 2. The series of exp(r) ends where its rest is below 1e-8. NaN stays NaN.
+template <>
+at::vec::Vectorized<float> ExpOf(const at::vec::Vectorized<float>& x) {
+  const __m512 limited = _mm512_max_ps(_mm512_set1_ps(-150), x);  // -infinity - -infinity is NaN
+  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(limited, _mm512_set1_ps(1.44269504f)),
+                                        _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  // ln(2) in two parts: the product with the first is exact.
+  __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), limited);
+  r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+  __m512 sum = _mm512_set1_ps(1.f / 5040);
+  for (const float factor : {1.f / 720, 1.f / 120, 1.f / 24, 1.f / 6, 1.f / 2, 1.f, 1.f})
+    sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(factor));
+  return _mm512_scalef_ps(sum, n);
+}
+#endif
+
 // A Machine: one thread has a row.
 struct LossCpu : Cpu {
+  template <typename P>
+  P Exp(const P& x) const {
+    return {ExpOf(x.a), ExpOf(x.b)};
+  }
+
   template <typename T, bool kMore>
   LossSums<typename Pack<T>::Acc> SumsOf(const T* z, int64_t size) const {
     using P = Pack<T>;
@@ -59,7 +87,7 @@ struct LossCpu : Cpu {
       const P shifts(shift);
       P sum(Acc(0)), weighted(Acc(0)), total(Acc(0));
       for (int64_t i = 0; i < whole; i += P::kSize) {
-        const P value = P::Load(block + i, Whole{}), below = value - shifts, p = Exp(below);
+        const P value = P::Load(block + i, Whole{}), below = value - shifts, p = this->Exp(below);
         sum = sum + p;
         if constexpr (kMore) {
           weighted = weighted + p * below;

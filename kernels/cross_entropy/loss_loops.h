@@ -1,9 +1,10 @@
 // The loops of the cross entropy, written once for all machines: see kernels/loops.h. A Machine has
-// three more functions here:
+// four more functions here:
 //
 //   SumsOf<T, kMore>(z, size)  the sums of a row, to all of its threads; `weighted` and `total`
 //   only
 //                              with kMore
+//   Exp(pack)                  the exponential of each number
 //   Owns<T>(i)                 whether ForEachPack visits the row's number i on this thread
 //   CheckLabel(label, size)    stops the program if the label is not below size
 //
@@ -79,7 +80,7 @@ struct LossLoops {
     const Acc at_label = owns ? static_cast<Acc>(z[label]) : Acc(0);  // before it is overwritten
     const P shifts(shift), constants(constant), slopes(slope), uniforms(uniform);
     machine.template ForEachPack<T>(m.size, [&](int64_t i, auto amount) {
-      const P log_p = P::Load(z + i, amount) - shifts, p = Exp(log_p);
+      const P log_p = P::Load(z + i, amount) - shifts, p = machine.Exp(log_p);
       if constexpr (kEntropy) {
         (p * (slopes * log_p + constants) - uniforms).Store(to + i, amount);
       } else {

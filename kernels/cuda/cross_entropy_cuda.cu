@@ -54,6 +54,10 @@ struct LossThreads : Threads {
     return all;
   }
 
+  template <typename P>
+  __device__ P Exp(const P& x) const {
+    return kernels::Exp(x);
+  }
   template <typename T>
   __device__ bool Owns(int64_t i) const {
     return i / kPackSize % blockDim.x == threadIdx.x;
