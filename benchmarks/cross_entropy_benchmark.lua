@@ -58,4 +58,5 @@ for _ = 1, rounds do
   loss:backward()
   best = math.min(best, os.clock() - start)
 end
-print(("result %.3f %.1f %.9g %.9g"):format(1e3 * best, peak_mib() - before, loss:item(), first.grad:float():norm():item()))
+print(("result %.3f %.1f %.9g %.9g"):format(1e3 * best, peak_mib() - before, loss:item(),
+  first.grad:float():norm():item()))

@@ -1,8 +1,8 @@
 // The cross entropy of logits and labels in one pass over memory, forward and backward.
 //
 // The failure it prevents. log_softmax and nll_loss write the log-probabilities, a gradient of
-// zeros but for the labels, and the gradient of the logits: at 8,192 tokens and a vocabulary of
-// 152,000, three times 4.6 GiB in float32. Here forward reads the logits once, and keeps two
+// zeros but for the labels, and the gradient of the logits. At 8,192 tokens and a vocabulary of
+// 152,000 each takes 4.6 GiB in float32. Here forward reads the logits once, and keeps two
 // numbers for each token. Backward reads them again, and writes their gradient.
 //
 //    const TokenLosses losses = CrossEntropy(logits, target, {.ignore_index = -100});
@@ -41,7 +41,7 @@ struct LossOptions {
   double z_loss = 0;
 };
 
-// Of the labels' shape. 0 for ignored labels.
+// The losses of tokens, in the labels' shape. They are 0 for ignored labels.
 struct TokenLosses {
   at::Tensor loss;     // float32, or float64 if the logits are
   at::Tensor lse;      // float64: float32 would lose digits of small losses

@@ -36,7 +36,7 @@ struct Case {
   LossOptions options;
 };
 
-// Returns random logits of rows x size, and labels, a quarter of which are ignored.
+// Returns random logits of rows x size, and labels. A quarter are ignored.
 Case RandomCase(int64_t rows, int64_t size, double smoothing = 0, double z_loss = 0,
                 bool has_weight = false) {
   Case one = {.logits = at::randn({rows, size}, at::kDouble) * 4 + 3,

@@ -40,7 +40,8 @@ struct LossSums {
     sum *= factor;
     most = larger;
   }
-  // Returns what is subtracted from z in exp(z - most). Not -infinity: the difference would be NaN.
+  // Returns the shift of z in exp(z - shift): the largest. Not -infinity: the difference would be
+  // NaN.
   LOCKSTEP_DEVICE Acc Shift() const {
     return most == -std::numeric_limits<Acc>::infinity() ? Acc(0) : most;
   }

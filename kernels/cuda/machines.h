@@ -53,7 +53,7 @@ struct Threads {
   }
 };
 
-// What two numbers of a reduction become.
+// The operations of reductions.
 struct Sum {
   template <typename Acc>
   __device__ static Acc Of(Acc x, Acc y) {

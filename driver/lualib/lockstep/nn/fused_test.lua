@@ -88,7 +88,8 @@ t.test("CrossEntropyGivesTheSameBothWays", function()
   check(torch.bfloat16, nil, 0.02, function(...) return torch.autocast({ dtype = torch.bfloat16 }, ...) end)
 
   labels[0][1] = 70
-  t.raises("cross_entropy: target 70 of row 1 is out of bounds: the logits have 70 classes", nn.cross_entropy, x, labels)
+  t.raises("cross_entropy: target 70 of row 1 is out of bounds: the logits have 70 classes", nn.cross_entropy, x,
+    labels)
   t.raises("torch.cross_entropy_loss", nn.cross_entropy, x, labels:narrow(1, 0, 2))
   t.raises("torch.cross_entropy_loss", nn.cross_entropy, x, labels:to(torch.int32))
 end)
@@ -101,8 +102,8 @@ t.test("TheTiledLossGivesTheSameBothWays", function()
   for _, softcap in ipairs { 0, 5 } do
     local fused, plain = both_ways(function()
       local h, w = hidden:clone():requires_grad_(true), weight:clone():requires_grad_(true)
-      local loss = tiled_mlp.cross_entropy { hidden = h, weight = w, labels = labels, softcap = softcap, tile_tokens = 4,
-        label_smoothing = 0.1, z_loss = 0.01 }
+      local loss = tiled_mlp.cross_entropy { hidden = h, weight = w, labels = labels, softcap = softcap,
+        tile_tokens = 4, label_smoothing = 0.1, z_loss = 0.01 }
       loss:backward()
       return loss:detach(), h.grad, w.grad
     end)
