@@ -7,9 +7,9 @@ set -euo pipefail
 failed=0
 while [[ $# -gt 0 ]]; do
   symbols=$(nm -C "$2")
-  [[ $symbols =~ $1::k(RowKernels|GenerationKernels|CastLoops|FlashLoops|FewBitsKernels) ]] || {
-    echo "$2 defines none of $1::kRowKernels, $1::kGenerationKernels, $1::kCastLoops, $1::kFlashLoops and" \
-      "$1::kFewBitsKernels" >&2
+  [[ $symbols =~ $1::k(RowKernels|GenerationKernels|CastLoops|FlashLoops|FewBitsKernels|LossKernels) ]] || {
+    echo "$2 defines none of $1::kRowKernels, $1::kGenerationKernels, $1::kCastLoops, $1::kFlashLoops," \
+      "$1::kFewBitsKernels and $1::kLossKernels" >&2
     failed=1
   }
   if grep -E '^[0-9a-f]+ [WVu] ' <<<"$symbols" | grep -v "$1"; then

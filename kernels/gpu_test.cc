@@ -8,6 +8,7 @@
 #include "ATen/ATen.h"
 #include "gtest/gtest.h"
 #include "kernels/adamw.h"
+#include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/inputs.h"
 #include "kernels/kernels.h"
 #include "tests/support/relative_error.h"
@@ -52,6 +53,19 @@ const Chain kChains[] = {
      [](int64_t rows, int64_t size) {
        size += size % 2;
        return Tensors{Random({rows, 3, size}), Random({rows, 1, size}), Random({rows, 1, size})};
+     },
+     1},
+    {"cross_entropy",
+     [](const Tensors& in) {
+       const auto integers = in[0].options().dtype(at::kLong);
+       at::Tensor target = (at::arange(in[0].size(0), integers) * 7).remainder(in[0].size(1));
+       target = target.masked_fill(target.remainder(5) == 4, -100);
+       const auto [loss, lse, entropy] =
+           CrossEntropy(in[0], target, {.label_smoothing = 0.1, .z_loss = 0.01}, true);
+       return Tensors{loss, lse, entropy};
+     },
+     [](int64_t rows, int64_t size) {
+       return Tensors{Random({rows, size}) * 4};
      },
      1}};
 

@@ -5,11 +5,14 @@
 #include <cmath>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "ATen/TensorOperators.h"
 #include "ATen/autocast_mode.h"
+#include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/log_softmax.h"
@@ -34,7 +37,9 @@
 //
 // One buffer of [tile, vocabulary] becomes, in place, z, z - l, p, and that gradient; a softcap
 // needs a second, for its derivative 1 - tanh^2. Low-precision logits come from the multiplication
-// in that precision, as they do in the plain loss, and are scored in float32.
+// in that precision, as they do in the plain loss, and are scored in float32, in another buffer.
+// Where the program has //kernels, one kernel makes the gradient of the logits, in any precision
+// without a second buffer.
 
 namespace lockstep::tiled_mlp {
 namespace {
@@ -53,6 +58,34 @@ struct Task {
   at::ScalarType sum_dtype;  // of the weight's gradient
 };
 
+// The operators of //kernels for the loss of a tile. The library is not linked: a program may have
+// it or not.
+struct Kernels {
+  using Loss = std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
+                                                              const std::optional<at::Tensor>&,
+                                                              int64_t, double, double, bool);
+  using LossWithGradient = at::Tensor(at::Tensor&, const at::Tensor&,
+                                      const std::optional<at::Tensor>&, int64_t, double, double);
+
+  c10::TypedOperatorHandle<bool(const at::Tensor&)> are_for =
+      base::FindOperator<bool(const at::Tensor&)>("lockstep::has_cross_entropy_kernel");
+  c10::TypedOperatorHandle<Loss> loss = base::FindOperator<Loss>("lockstep::cross_entropy");
+  c10::TypedOperatorHandle<LossWithGradient> with_gradient =
+      base::FindOperator<LossWithGradient>("lockstep::cross_entropy_with_gradient_");
+};
+
+// Returns the operators, or nullptr where they have no kernel for the device of `x`.
+const Kernels* KernelsFor(const at::Tensor& x) {
+  static const std::optional<Kernels> kernels =
+      c10::Dispatcher::singleton().findSchema({"lockstep::cross_entropy", ""}).has_value()
+          ? std::optional<Kernels>(Kernels())
+          : std::nullopt;
+  if (!kernels.has_value()) return nullptr;
+  // Not an operator to record: a replay does not ask again.
+  const c10::impl::ExcludeDispatchKeyGuard unrecorded(base::kRecordingKey);
+  return kernels->are_for.call(x) ? &*kernels : nullptr;
+}
+
 // The requested gradients, and their values.
 struct Gradients {
   at::Tensor hidden;  // [rows, hidden]; undefined: not asked for
@@ -62,13 +95,16 @@ struct Gradients {
 class Scores {
  public:
   Scores(const Task& task, const at::Tensor& hidden, const at::Tensor& weight)
-      : task_(task), hidden_(hidden.detach()), weight_(weight.detach().to(task.dtype)) {
+      : task_(task),
+        kernels_(KernelsFor(weight)),
+        hidden_(hidden.detach()),
+        weight_(weight.detach().to(task.dtype)) {
     const at::Tensor& bias = task.options.bias;
     if (bias.defined()) bias_ = bias.detach().to(task.dtype);
     const std::array<int64_t, 2> sizes = {task.tiles.front().size(), weight.size(0)};
     logits_ = at::empty(sizes, weight_.options());
-    scores_ =
-        task.wide == task.dtype ? logits_ : at::empty(sizes, weight_.options().dtype(task.wide));
+    const bool in_place = task.wide == task.dtype || (kernels_ && task.options.softcap == 0);
+    scores_ = in_place ? logits_ : at::empty(sizes, weight_.options().dtype(task.wide));
     if (task.options.softcap > 0) slopes_ = at::empty_like(scores_);
   }
 
@@ -86,13 +122,30 @@ class Scores {
       return at::zeros({range.size()}, labels.options().dtype(task_.wide));
     }
     const at::Tensor ignored = counts.logical_not();
-    const at::Tensor index = labels.masked_fill(ignored, 0).unsqueeze(1);
     at::Tensor rows = Rows(hidden_, NumLeadingDims(hidden_), range).to(task_.dtype);
     // Zero times what an ignored token holds may be NaN.
     if (!may_look || ignored.any().item<bool>()) rows = rows.masked_fill(ignored.unsqueeze(1), 0);
-    const at::Tensor weights = counts.to(task_.wide);
-
     at::Tensor scores = Score(rows);
+    const at::Tensor losses = kernels_
+                                  ? ByKernel(scores, labels, scale, gradients != nullptr)
+                                  : ByAten(scores, labels, ignored, scale, gradients != nullptr);
+    if (gradients == nullptr) return losses;
+    if (slopes_.defined()) scores.mul_(slopes_.narrow(0, 0, range.size()));
+
+    at::Tensor slope = logits_.narrow(0, 0, range.size());
+    if (!scores_.is_same(logits_)) slope.copy_(scores);
+    if (hidden_part.defined()) MatmulInto(hidden_part, slope, weight_, /*add=*/false);
+    gradients->weight.AddProduct(slope, rows);
+    gradients->bias.AddRows(slope);
+    return losses;
+  }
+
+ private:
+  // Returns the losses of scores. With `has_gradient` the scores become their own gradient.
+  at::Tensor ByAten(at::Tensor& scores, const at::Tensor& labels, const at::Tensor& ignored,
+                    const at::Tensor& scale, bool has_gradient) {
+    const at::Tensor index = labels.masked_fill(ignored, 0).unsqueeze(1);
+    const at::Tensor weights = ignored.logical_not().to(task_.wide);
     const at::Tensor at_label = scores.gather(1, index);
     at::log_softmax_out(scores, scores, 1);
     const at::Tensor log_p = scores.gather(1, index);
@@ -102,7 +155,7 @@ class Scores {
     if (smoothing > 0) losses = losses - scores.mean(1) * smoothing;
     if (z_loss > 0) losses = losses + lse.square() * z_loss;
     losses.masked_fill_(ignored, 0);
-    if (gradients == nullptr) return losses;
+    if (!has_gradient) return losses;
 
     const at::Tensor factors = scale.defined() ? weights * scale : weights;
     scores.exp_();
@@ -110,23 +163,28 @@ class Scores {
     scores.scatter_add_(1, index, factors.unsqueeze(1) * (smoothing - 1));
     if (smoothing > 0)
       scores.sub_(factors.unsqueeze(1) * (smoothing / static_cast<double>(weight_.size(0))));
-    if (slopes_.defined()) scores.mul_(slopes_.narrow(0, 0, range.size()));
-
-    at::Tensor slope = logits_.narrow(0, 0, range.size());
-    if (task_.wide != task_.dtype) slope.copy_(scores);
-    if (hidden_part.defined()) MatmulInto(hidden_part, slope, weight_, /*add=*/false);
-    gradients->weight.AddProduct(slope, rows);
-    gradients->bias.AddRows(slope);
     return losses;
   }
 
- private:
-  // [tile, vocabulary] in the wide dtype.
+  // The same by one kernel. With a `scale` the losses are scaled too.
+  at::Tensor ByKernel(at::Tensor& scores, const at::Tensor& labels, const at::Tensor& scale,
+                      bool has_gradient) {
+    const CrossEntropyOptions& o = task_.options;
+    std::optional<at::Tensor> weight;
+    if (scale.defined()) weight = scale;
+    if (has_gradient)
+      return kernels_->with_gradient.call(scores, labels, weight, o.ignore_index, o.label_smoothing,
+                                          o.z_loss);
+    return std::get<0>(kernels_->loss.call(scores, labels, weight, o.ignore_index,
+                                           o.label_smoothing, o.z_loss, /*entropy=*/false));
+  }
+
+  // [tile, vocabulary], in the wide dtype where no kernel reads the other one.
   at::Tensor Score(const at::Tensor& rows) {
     const at::Tensor logits = logits_.narrow(0, 0, rows.size(0));
     LinearInto(logits, rows, weight_, bias_);
     at::Tensor scores = scores_.narrow(0, 0, rows.size(0));
-    if (task_.wide != task_.dtype) scores.copy_(logits);
+    if (!scores_.is_same(logits_)) scores.copy_(logits);
     if (!slopes_.defined()) return scores;
     scores.div_(task_.options.softcap).tanh_();
     at::Tensor slopes = slopes_.narrow(0, 0, rows.size(0));
@@ -135,6 +193,7 @@ class Scores {
   }
 
   const Task& task_;
+  const Kernels* const kernels_;  // or nullptr
   at::Tensor hidden_, weight_, bias_;
   at::Tensor logits_, scores_, slopes_;
 };

@@ -77,6 +77,14 @@ def attention():
     return Item("attention", "attention.lua", (), "attention", (EAGER,), (*errors, *rows))
 
 
+def cross_entropy():
+    next = "two passes over the logits: time / (3 x their bytes / the memory's speed); kernels/cuda/cross_entropy_cuda.cu"
+    return Item("cross entropy", "cross_entropy.lua", (), "cross_entropy", (COMPILED, EAGER), (
+        result("error / float64", 1e-5, "run kernels_gpu_test, and nn.use_fused(false) to compare"), same("loss"),
+        Row("ms", 0, 1.02, next, is_ratio=True), Row("peak MiB", 0, 1.02, "who keeps a copy of the logits?", is_ratio=True)),
+        gib=24)  # fmt: skip
+
+
 def families(names):
     whose = "the line above names the family; //tests/models compares it on a CPU. Is TF32 on?"
     low = "float32 is right, so a kernel for 16 bits is wrong: try nn.use_fused(false)"
@@ -131,6 +139,7 @@ def items(family_names):
         decoding("0.6b", seconds=80),
         decoding("8b", seconds=100, gib=24),
         attention(),
+        cross_entropy(),
         training("LoRA, 8B layers", "8b, 4 layers", "lora"),
         training("FSDP, one GPU", "0.6b", "fully_shard", (EAGER,), "trace it: is a gather or a cast between products?"),
         offload(),

@@ -180,6 +180,34 @@ def attention(place, _, __):
         report(f"ms at {full}", best)
 
 
+def cross_entropy(place, compiled, _):
+    """The peer of cross_entropy.lua. Logits are widened first, as transformers does; torch.compile fuses that."""
+    rows, classes = place.size(4096, 32), place.size(151936, 500)
+    numbers = torch.arange(rows * classes, device=place.device).remainder_(2003).to(place.dtype)
+    logits = (numbers / 256).view(rows, classes).requires_grad_(True)
+    del numbers
+    labels = place.ids(rows, classes)
+
+    def loss_of(logits):
+        return F.cross_entropy(logits.float(), labels)
+
+    forward = torch.compile(loss_of) if compiled else loss_of
+
+    def step():
+        loss = forward(logits)
+        loss.backward()
+        logits.grad = None
+        return loss.item()
+
+    report("loss", step())
+    report("ms", 1e3 * place.seconds(5, 4, step))
+    if place.device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        place.synchronize()
+        report("peak MiB", torch.cuda.max_memory_allocated() / 2**20)
+
+
 def offload(place, _, __, name):
     """The peer of offload.lua's sharded model: forward and backward of FSDP2 with CPUOffloadPolicy."""
     shape = place.shape(name)

@@ -27,6 +27,7 @@ constexpr int kRegisters = 65536, kThreadsOfBlock = 1024, kSharedBytes = 48 << 1
 
 // Bytes of shared memory of a block, as the kernels declare it. Acc is float64 at the most.
 constexpr int64_t kSharedOfTotal = 2 * kMostThreads / kWarp * sizeof(double);
+constexpr int64_t kSharedOfLosses = 2 * kSharedOfTotal;  // of maxima, and of sums
 constexpr int64_t kSharedOfGradient = kThreads * kPackSize * sizeof(double);
 constexpr int64_t kSharedOfColumns = kAmaxThreadsY * kAmaxColumns * sizeof(uint32_t);
 constexpr int64_t kSharedOfTile = kTile * (kTile + 4);
@@ -115,6 +116,20 @@ TEST(Geometry, OfCastsRunsOnEveryDevice) {
       EXPECT_LE(GeometryOfCast(rows, columns, kAmaxBlocks).blocks_x, kAmaxBlocks);
       ExpectRuns(GeometryOfColumns(rows, columns), kSharedOfColumns);
       ExpectRuns(GeometryOfTiles(rows, columns), kSharedOfTile);
+    }
+  }
+}
+
+TEST(Geometry, OfLossesRunsOnEveryDevice) {
+  for (const int64_t vocabulary : {2, 10, 1000, 32000, 50257, 128256, 151936, 262144}) {
+    SCOPED_TRACE(vocabulary);
+    const RowShape shape = ShapeOfRow(vocabulary);
+    if (vocabulary > 1024) {
+      EXPECT_EQ(shape.threads, kMostThreads);
+    }
+    for (const int64_t rows : {1, 1024, 8192, 131072}) {
+      ExpectRuns(GeometryOfRows(rows, shape), kSharedOfLosses);
+      EXPECT_EQ(GeometryOfRows(rows, shape).blocks_x, CeilDiv(rows, shape.rows));
     }
   }
 }

@@ -1,4 +1,5 @@
-// LaunchKernel: starts a kernel with a geometry, on the current stream. Where g++ compiles the
+// LaunchKernel: starts a kernel with a geometry, on the current stream. LOCKSTEP_KERNEL_ASSERT is an
+// assertion within a kernel. Where g++ compiles the
 // sources of the kernels, it runs them on the CPU, for tests: see testing/emulator.h.
 
 #ifndef LOCKSTEP_KERNELS_CUDA_LAUNCH_H_
@@ -10,6 +11,11 @@
 
 #include "c10/cuda/CUDAException.h"
 #include "c10/cuda/CUDAStream.h"
+#include "c10/macros/Macros.h"
+
+// Stops the kernel, as ATen's own kernels do, unless `condition` holds. The host sees the error at
+// its next wait.
+#define LOCKSTEP_KERNEL_ASSERT(condition) CUDA_KERNEL_ASSERT(condition)
 
 namespace lockstep::kernels {
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "ATen/cuda/CUDAContext.h"
+#include "kernels/cuda/cross_entropy_cuda.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/float8_cuda.h"
 #include "kernels/cuda/rows_cuda.h"
@@ -27,6 +28,8 @@ int64_t Address() { return AddressIfRuns(&kRowKernelsOfCuda); }
 
 int64_t AddressOfFloat8() { return AddressIfRuns(&kFloat8CastsOfCuda); }
 
+int64_t AddressOfLosses() { return AddressIfRuns(&kLossKernelsOfCuda); }
+
 std::string Line() {
   return KernelsLine(at::cuda::getCurrentDeviceProperties()->name, CapabilityNow());
 }
@@ -34,6 +37,7 @@ std::string Line() {
 TORCH_LIBRARY_FRAGMENT(lockstep, library) {
   library.def("row_kernels_of_cuda() -> int", Address);
   library.def("float8_casts_of_cuda() -> int", AddressOfFloat8);
+  library.def("loss_kernels_of_cuda() -> int", AddressOfLosses);
   library.def("kernels_line_of_cuda() -> str", Line);
 }
 

@@ -52,6 +52,8 @@ T __shfl_xor_sync(uint32_t mask, T number, int offset) {
   return number;
 }
 
+#define LOCKSTEP_KERNEL_ASSERT(condition) emulator::Assert(condition, #condition)
+
 inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t number) {
   return emulator::ReduceMax(mask, number);
 }

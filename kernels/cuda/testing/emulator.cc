@@ -386,6 +386,10 @@ uint32_t AtomicMax(uint32_t* at, uint32_t number) {
   return before;
 }
 
+void Assert(bool condition, const char* text) {
+  if (!condition) ReportAndEnd(std::string("the assertion does not hold: ") + text);
+}
+
 void RunGrid(const Geometry& geometry, void (*thread)(void*), void* call, int64_t size) {
   ++launch;
   ++counts.launches;

@@ -14,6 +14,7 @@
 //   unwritten   a load of memory, global or shared, that nobody wrote; a store to an input
 //   race        two threads use one byte, one stores, and no barrier is between, or two blocks do
 //   divergence  a barrier or a shuffle that some threads do not reach
+//   assertion   LOCKSTEP_KERNEL_ASSERT of a condition that does not hold
 //   limits      a launch that exceeds the limits of a GPU
 //
 // The arguments of a kernel, constants, and the stack of a thread are private and not checked.
@@ -132,6 +133,7 @@ void WarpBarrier(uint32_t mask);
 uint64_t ShuffleXor(uint32_t mask, uint64_t bits, int offset);
 uint32_t ReduceMax(uint32_t mask, uint32_t number);
 uint32_t AtomicMax(uint32_t* at, uint32_t number);
+void Assert(bool condition, const char* text);
 
 // Calls thread(call) for each thread of each block. The `size` bytes at `call` hold the arguments.
 void RunGrid(const Geometry& geometry, void (*thread)(void* call), void* call, int64_t size);

@@ -7,6 +7,7 @@
 local checkpoint = require "lockstep.checkpoint"
 local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
+local fused = require "lockstep.nn.fused"
 local masks = require "lockstep.losses.mask"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
@@ -88,11 +89,17 @@ end
 --- Returns the log-probability of each label of a tile, and the entropy of its distribution.
 local function score(hidden, weight, labels, temperature, split)
   local logits = split and splits.scores(hidden, weight, nil, split) or torch.linear(hidden, weight)
+  if temperature ~= 1 then
+    if logits.dtype ~= torch.float64 then logits = logits:to(torch.float32) end
+    logits = logits / temperature
+  end
+  local log_probs, entropy
+  if not split then log_probs, entropy = fused.scores_of_labels(logits, labels) end
+  if log_probs then return log_probs, entropy end
   if logits.dtype ~= torch.float64 then logits = logits:to(torch.float32) end
-  if temperature ~= 1 then logits = logits / temperature end
   local total = logits:logsumexp({ -1 })
-  local log_probs = logits:gather(-1, labels:unsqueeze(-1)):squeeze(-1) - total
-  local entropy = total - (logits:softmax(-1) * logits):sum({ -1 })
+  log_probs = logits:gather(-1, labels:unsqueeze(-1)):squeeze(-1) - total
+  entropy = total - (logits:softmax(-1) * logits):sum({ -1 })
   return log_probs, entropy
 end
 

@@ -1,6 +1,7 @@
 --- nn.cross_entropy: the loss of logits and labels.
 
 local core = require "lockstep.core"
+local fused = require "lockstep.nn.fused"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
@@ -23,6 +24,8 @@ function M.cross_entropy(logits, labels, opts)
       core.raise(string.format("nn.cross_entropy: %s must be a tensor, not %s", name, tostring(value or nil)))
     end
   end
+  local fast = fused.cross_entropy(logits, labels, reduction, o)
+  if fast then return fast end
   local loss = torch.cross_entropy_loss(logits:reshape(-1, logits:size(-1)), labels:reshape(-1), nil, reduction,
     o.ignore_index, o.label_smoothing)
   return reduction == 0 and loss:reshape(labels.shape) or loss

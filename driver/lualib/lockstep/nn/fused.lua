@@ -25,7 +25,10 @@ function M.use_fused(enabled)
   plain.check(type(enabled) == "boolean", "nn.use_fused: expected true or false, got %s", enabled)
   local before = fused
   fused = enabled and kernels ~= nil
-  if kernels then kernels.replace_flash_attention(enabled) end
+  if kernels then
+    kernels.replace_flash_attention(enabled)
+    kernels.use_cross_entropy_kernels(enabled) -- of tiled_mlp.cross_entropy, which calls the operator
+  end
   return before
 end
 
@@ -124,6 +127,39 @@ local function add_rms_norm(x, residual, weight, size, eps)
   end
   local sum = x + residual
   return rms_norm(sum, weight, size, eps), sum
+end
+
+--- Returns nn.cross_entropy's loss by one pass over the logits, which keeps two numbers of each row for backward.
+--- Returns nil where there is no kernel, and for arguments that torch.cross_entropy_loss knows more about: it takes
+--- them, or its error says what is wrong with them.
+---@param logits torch.Tensor [..., classes]
+---@param labels torch.Tensor [...] int64
+---@param reduction integer as torch.cross_entropy_loss takes it
+---@param o {ignore_index: integer, label_smoothing: number}
+---@return torch.Tensor?
+function M.cross_entropy(logits, labels, reduction, o)
+  local operators = kernels_of(logits.device)
+  local classes = logits:dim() > 0 and logits:size(-1) or 0
+  if not operators or not logits:is_floating_point() or labels.dtype ~= torch.int64 or labels.device ~= logits.device
+    or classes == 0 or labels:numel() * classes ~= logits:numel() then
+    return nil
+  end
+  local shape = labels.shape
+  shape[#shape + 1] = classes
+  return operators.cross_entropy_loss(logits:reshape(shape), labels, reduction, o.ignore_index, o.label_smoothing)
+end
+
+--- Returns the log-probability of each label, and the entropy of its distribution, in float32 (float64 for float64).
+--- One pass over the logits. Returns nil where there is no kernel.
+---@param logits torch.Tensor [..., classes]
+---@param labels torch.Tensor [...] int64, from 0
+---@return torch.Tensor? log_probs [...]
+---@return torch.Tensor? entropy [...]
+function M.scores_of_labels(logits, labels)
+  local operators = kernels_of(logits.device)
+  if not operators then return nil end
+  local losses, _, entropy = operators.cross_entropy(logits, labels, { entropy = true })
+  return -losses, entropy
 end
 
 --- Compute capabilities by device, 10 * major + minor.

@@ -4,6 +4,7 @@ local fused_functions = require "lockstep.nn.fused"
 local models = require "lockstep.models.decoder"
 local nn = require "lockstep.nn"
 local t = require "lockstep.testing"
+local tiled_mlp = require "lockstep.tiled_mlp"
 local torch = require "lockstep.torch"
 
 local kernels = torch.ops.lockstep
@@ -57,6 +58,71 @@ t.test("EachFunctionGivesTheSameBothWays", function()
     t.equal(#fused, name == "add_rms_norm" and 2 or 1, name)
     expect_near(fused, plain, name == "wide_angles" and 0.04 or 1e-6)
   end
+end)
+
+t.test("CrossEntropyGivesTheSameBothWays", function()
+  torch.manual_seed(2)
+  local x = torch.randn({ 2, 3, 70 }, { dtype = torch.float64 }) * 3
+  local labels = torch.randint(70, { 2, 3 })
+  labels[1][2] = -100
+  local function check(dtype, opts, tolerance, call)
+    local fused, plain = both_ways(function()
+      local logits = x:to(dtype):clone():requires_grad_(true)
+      local loss = call(nn.cross_entropy, logits, labels, opts)
+      loss:sum():backward()
+      return loss:detach(), logits.grad
+    end)
+    t.equal(fused[1].dtype, plain[1].dtype)
+    t.equal(fused[1].shape, plain[1].shape)
+    expect_near(fused, plain, tolerance)
+  end
+  local function alone(fn, ...) return fn(...) end
+  for _, reduction in ipairs { "mean", "sum", "none" } do
+    for _, smoothing in ipairs { 0, 0.1, 1 } do
+      local opts = { reduction = reduction, label_smoothing = smoothing }
+      check(torch.float64, opts, 1e-12, alone)
+      check(torch.float32, opts, 1e-5, alone)
+      check(torch.bfloat16, opts, 0.25, alone)
+    end
+  end
+  check(torch.bfloat16, nil, 0.02, function(...) return torch.autocast({ dtype = torch.bfloat16 }, ...) end)
+
+  labels[0][1] = 70
+  t.raises("cross_entropy: target 70 of row 1 is out of bounds: the logits have 70 classes", nn.cross_entropy, x,
+    labels)
+  t.raises("torch.cross_entropy_loss", nn.cross_entropy, x, labels:narrow(1, 0, 2))
+  t.raises("torch.cross_entropy_loss", nn.cross_entropy, x, labels:to(torch.int32))
+end)
+
+t.test("TheTiledLossGivesTheSameBothWays", function()
+  torch.manual_seed(3)
+  local hidden, weight = torch.randn { 9, 8 }, torch.randn { 50, 8 }
+  local labels = torch.randint(50, { 9 })
+  labels[4] = -100
+  for _, softcap in ipairs { 0, 5 } do
+    local fused, plain = both_ways(function()
+      local h, w = hidden:clone():requires_grad_(true), weight:clone():requires_grad_(true)
+      local loss = tiled_mlp.cross_entropy { hidden = h, weight = w, labels = labels, softcap = softcap,
+        tile_tokens = 4, label_smoothing = 0.1, z_loss = 0.01 }
+      loss:backward()
+      return loss:detach(), h.grad, w.grad
+    end)
+    expect_near(fused, plain, 1e-5)
+  end
+end)
+
+t.test("ScoresOfLabelsAreTheirLogProbabilitiesAndEntropies", function()
+  torch.manual_seed(4)
+  local logits = torch.randn({ 5, 40 }, { dtype = torch.float64 }):requires_grad_(true)
+  local labels = torch.randint(40, { 5 })
+  local log_probs, entropy = fused_functions.scores_of_labels(logits, labels)
+
+  local all = logits:log_softmax(-1)
+  local expected = { all:gather(-1, labels:unsqueeze(-1)):squeeze(-1), -(all:exp() * all):sum({ -1 }) }
+  t.near(log_probs, expected[1], 1e-12)
+  t.near(entropy, expected[2], 1e-12)
+  t.near(torch.grad({ (log_probs * 2 + entropy):sum() }, { logits })[1],
+    torch.grad({ (expected[1] * 2 + expected[2]):sum() }, { logits })[1], 1e-12)
 end)
 
 t.test("ALayerTrainsTheSameBothWays", function()

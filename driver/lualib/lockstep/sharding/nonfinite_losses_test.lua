@@ -204,7 +204,8 @@ for _, name in ipairs(WRAPPERS) do
       accumulate(one, none)
       norms[i] = optim.clip_grad_norm(one:parameters(), math.huge):item()
     end
-    t.equal(norms[1], norms[2])
+    -- Not the same bits: buckets are laid out anew after a backward, and then add ranks up in another order.
+    t.truthy(math.abs(norms[1] - norms[2]) <= 1e-12 * norms[2], ("%.17g, not %.17g"):format(norms[1], norms[2]))
   end)
 
   t.test("GradientsFromBeforeTheCallStayAsTheyAre(" .. name .. ")", function()

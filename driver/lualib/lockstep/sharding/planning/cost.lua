@@ -205,9 +205,10 @@ local function activation_bytes(shape, seq_len, c, stage)
     local loss = (w < 4 and w + 20 or 20) * scores
     return layers + inputs, math.max(loss, backward - inputs)
   end
-  -- The loss computes its gradients of the head and of its input at once, in the memory of the scores.
+  -- The loss computes its gradients of the head and of its input at once, in the memory of the scores, which have the
+  -- dtype of the head.
   local head = losses * shape.vocab_size * hidden * w
-  local loss = w * tokens * hidden + (w < 4 and w + 4 or w) * scores + (scratch.loss or 0)
+  local loss = w * tokens * hidden + w * scores + (scratch.loss or 0)
   return layers + inputs + head, math.max(loss, backward - inputs - head)
 end
 
