@@ -199,8 +199,8 @@ std::string UnknownField(const std::string& name) {
   return absl::StrCat("a tensor has no field or operator \"", name, "\"", NameHint(name, known));
 }
 
-// x[key]. LuaJIT compiles the look-up of a method, and does not leave compiled code for it. The tail
-// call leaves no frame of this function in an error's traceback.
+// x[key]. LuaJIT compiles the look-up of a method, and does not leave compiled code for it. The
+// tail call leaves no frame of this function in an error's traceback.
 constexpr char kIndex[] = R"lua(
 local methods, get_other = ...
 return function(x, key)
