@@ -28,6 +28,7 @@
 #include "driver/ranks/world.h"
 #include "driver/settings/command_line.h"
 #include "driver/settings/environment.h"
+#include "driver/watching/cpu_allocator.h"
 
 namespace lockstep::driver {
 namespace {
@@ -196,6 +197,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
   if (auto given = lockstep::driver::ServeAsTemplate()) arguments = *given;
   lockstep::driver::SetLogLevel();
+  lockstep::driver::InstallCpuAllocator();
   try {
     return lockstep::driver::Main(arguments);
   } catch (const c10::Error& error) {

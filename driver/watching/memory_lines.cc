@@ -203,13 +203,14 @@ MemoryTracker::MemoryTracker(c10::DeviceType device, std::function<std::string()
                              bool keeps_points)
     : allocations_(std::make_shared<Allocations>(device, std::move(find_place), keeps_points)),
       guard_(
-          std::make_unique<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE, allocations_)),
-      is_on_cpu_(device == c10::DeviceType::CPU) {
-  if (is_on_cpu_) WatchedAllocator::Get().Add(allocations_.get());
+          std::make_unique<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE, allocations_)) {
+  if (device != c10::DeviceType::CPU) return;
+  reported_.emplace();
+  WatchedAllocator::Get().Add(allocations_.get());
 }
 
 MemoryTracker::~MemoryTracker() {
-  if (is_on_cpu_) WatchedAllocator::Get().Remove(allocations_.get());
+  if (reported_.has_value()) WatchedAllocator::Get().Remove(allocations_.get());
 }
 
 void MemoryTracker::ResetPeak() { allocations_->ResetPeak(); }

@@ -27,10 +27,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "c10/core/DeviceType.h"
+#include "driver/watching/cpu_allocator.h"
 
 namespace c10 {
 class DebugInfoGuard;
@@ -81,7 +83,7 @@ class MemoryTracker {
 
   std::shared_ptr<Allocations> allocations_;
   std::unique_ptr<c10::DebugInfoGuard> guard_;
-  bool is_on_cpu_;
+  std::optional<ReportedAllocations> reported_;  // on a CPU
 };
 
 }  // namespace lockstep::driver

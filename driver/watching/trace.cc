@@ -47,6 +47,7 @@ Trace::Trace(std::string path, const TraceOptions& options) : path_(std::move(pa
     setenv("KINETO_LOG_LEVEL", "6", /*overwrite=*/0);
   }
   const ProfilerConfig config(ProfilerState::KINETO, options.record_shapes, options.profile_memory);
+  if (options.profile_memory) reported_.emplace();
   try {
     profiler::prepareProfiler(config, activities);
     profiler::enableProfiler(config, activities);
@@ -74,6 +75,7 @@ void Trace::Stop() {
   if (!std::exchange(is_running_, false)) return;
   step_.reset();
   const std::unique_ptr<profiler::ProfilerResult> result = profiler::disableProfiler();
+  reported_.reset();
   is_tracing = false;
   // Kineto only logs that it cannot write.
   std::FILE* const file = std::fopen(path_.c_str(), "wb");

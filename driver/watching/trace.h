@@ -15,7 +15,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+
+#include "driver/watching/cpu_allocator.h"
 
 namespace at {
 struct RecordFunction;
@@ -47,6 +50,7 @@ class Trace {
 
  private:
   const std::string path_;
+  std::optional<ReportedAllocations> reported_;  // with profile_memory
   std::unique_ptr<at::RecordFunction> step_;
   bool is_running_ = true;
 };

@@ -12,6 +12,7 @@
 #include "ATen/Functions.h"
 #include "c10/core/Allocator.h"
 #include "c10/util/Exception.h"
+#include "driver/watching/cpu_allocator.h"
 #include "driver/watching/flops.h"
 #include "driver/watching/memory_lines.h"
 #include "driver/watching/trace.h"
@@ -22,6 +23,12 @@ namespace lockstep::driver {
 namespace {
 
 using ::testing::HasSubstr;
+
+// As the program does.
+const int kInstalled = [] {
+  InstallCpuAllocator();
+  return 0;
+}();
 
 // The headers' examples.
 

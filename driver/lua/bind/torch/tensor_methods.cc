@@ -199,12 +199,19 @@ std::string UnknownField(const std::string& name) {
   return absl::StrCat("a tensor has no field or operator \"", name, "\"", NameHint(name, known));
 }
 
-// x[key]. Upvalue 1: methods by name, filled as they are asked for.
+// x[key]. LuaJIT compiles the look-up of a method, and does not leave compiled code for it. The
+// tail call leaves no frame of this function in an error's traceback.
+constexpr char kIndex[] = R"lua(
+local methods, get_other = ...
+return function(x, key)
+  local method = methods[key]
+  if method then return method end
+  return get_other(x, key)
+end)lua";
+
+// x[key] where it is not a method that was asked for before. Upvalue 1: methods by name, filled as
+// they are asked for.
 int GetIndex(lua_State* state) {
-  lua_pushvalue(state, 2);
-  lua_rawget(state, lua_upvalueindex(1));
-  if (!lua_isnil(state, -1)) return 1;  // a method, as nearly always
-  lua_settop(state, 2);
   if (lua_type(state, 2) != LUA_TSTRING || std::strcmp(lua_tostring(state, 2), "...") == 0) {
     return PushIndexed(state, ReadTensor(state, 1, "x"), 2);
   }
@@ -290,9 +297,14 @@ int ToString(lua_State* state) {
 void RegisterTensorMethods(lua_State* state) {
   luaL_getmetatable(state, kTensorMetatable);
 
+  if (luaL_loadbuffer(state, kIndex, sizeof(kIndex) - 1, "@lockstep/tensor.lua") != 0) {
+    throw Error(lua_tostring(state, -1));
+  }
   lua_newtable(state);
   SetFunctions(state, kMethods);
+  lua_pushvalue(state, -1);
   lua_pushcclosure(state, GetIndex, 1);
+  Call(state, 2, 1);
   lua_setfield(state, -2, "__index");
 
   SetFunctions(state, {{"__newindex", SetIndex},
