@@ -18,13 +18,13 @@ local images = require "lockstep.images"
 local log = require "lockstep.log"
 local lora = require "lockstep.lora"
 local losses = require "lockstep.losses"
+local models = require "lockstep.models"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
 local run = require "lockstep.run"
 local sharding = require "lockstep.sharding"
 local text = require "lockstep.text"
 local torch = require "lockstep.torch"
-local tuning = require "tuning"
 
 local config = run.config({
   model = "", -- a folder of Hugging Face, or a name in its local cache; empty: a small model
@@ -49,9 +49,17 @@ local config = run.config({
   ["lora.r"] = 0 }, presets = sharding.presets })
 torch.manual_seed(config.seed)
 assert(config.on_cut == "error" or config.on_cut == "drop", "--set on_cut takes error or drop: a pair cannot be cut")
-local dir, path = tuning.start(config)
+local dir, path = config.model, config.data
+if dir == "" then
+  dir = run.dir .. "/start"
+  require("reverse_words").write_model(dir, { steps = 100 })
+end
+if path == "" then path = require("reverse_words").write_preferences(run.dir .. "/preferences.jsonl", 4000) end
 
-local net = tuning.load(dir, config)
+local packed = nil -- layers in 4 or 8 bits stay so, but where all weights are trained
+if config.lora.r == 0 then packed = false end
+local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore,
+  load_in_4bit = packed, load_in_8bit = packed })
 local process = net.visual and images.processor(dir) or nil -- of models with pictures
 
 -- Pairs as samples for batching: the chosen conversation, then the rejected one. Lists those that are skipped.
@@ -93,11 +101,18 @@ end
 local train, held_out = data.split(samples, { held_out = config.held_out, seed = config.seed })
 local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-5 or 1e-6)
 local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
-local steps, schedule, loader = tuning.plan(config, #train, config.pairs_per_step, train)
+local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = #train,
+  samples_per_step = config.pairs_per_step }
+local schedule = optim.schedule.named(config.schedule, { warmup_steps = config.warmup_steps, total_steps = steps })
+local loader = data.loader { source = train, seed = config.seed, rank = 0, world = 1 }
 run:state({ model = model, optimizer = optimizer, loader = loader }, { every = config.save_every, keep = 2 })
 run:resume()
 
-local function draw() return losses.deal(tuning.take(loader, config.pairs_per_step), dealing) end
+local function draw()
+  local drawn = {}
+  for i = 1, config.pairs_per_step do drawn[i] = loader() end
+  return losses.deal(drawn, dealing)
+end
 local function loss_of(batch)
   local scores, means = score(batch)
   local o = { scores = scores, means = means, reference = batch.reference,
@@ -118,6 +133,13 @@ end
 log.curve("loss.svg", { "loss", "accuracy" }, { title = "dpo" })
 
 -- The share of held-out pairs whose chosen answer has gained on the rejected one.
-if #held_out > 0 then tuning.record_accuracy(model, losses.each(held_out, config.pairs_per_step, dealing), loss_of) end
-tuning.save(model, config, run.dir .. "/result", dir)
+if #held_out > 0 then
+  local batches = losses.each(held_out, config.pairs_per_step, dealing)
+  log.record("held out", { accuracy = sharding.evaluate(model, batches, function(b)
+    local _, count, right = loss_of(b)
+    return right, count
+  end) })
+end
+if config.lora.r > 0 then lora.save(model, run.dir .. "/result")
+else models.save(model, run.dir .. "/result", { like = dir }) end
 log.print("wrote " .. run.dir .. "/result")

@@ -26,7 +26,6 @@ local saving = require "lockstep.models.saving"
 local sharding = require "lockstep.sharding"
 local text = require "lockstep.text"
 local torch = require "lockstep.torch"
-local tuning = require "tuning"
 
 local config = run.config({
   model = "", -- a folder or a name of the Hub; empty: a small model that has learnt the task a little, in `warm_steps`
@@ -72,7 +71,10 @@ if dir == "" then
 end
 local task = tasks.new(dir, config.images, config)
 local score = losses.reward_functions(task.rewards or task.reward, { weights = config.reward_weights })
-local net = tuning.load(dir, config)
+local packed = nil -- layers in 4 or 8 bits stay so, but where all weights are trained
+if config.lora.r == 0 then packed = false end
+local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore,
+  load_in_4bit = packed, load_in_8bit = packed })
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 if config.neftune ~= 0 then nn.neftune(net, net:decoder().embed_tokens, { alpha = config.neftune }) end
 -- A micro-batch of text leaves the vision tower out, on every rank alike: batching sees to that.
@@ -83,17 +85,22 @@ local is_first = grid:rank "tp_ep" == 0 and grid:rank "pp" == 0
 local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-5 or 1e-6)
 local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
 if config.epochs > 0 and not task.size then error("--set epochs needs a task with a size", 0) end
-local steps, schedule = tuning.plan(config, task.size or 0, config.problems_per_step)
+local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = task.size or 0,
+  samples_per_step = config.problems_per_step }
+local schedule = optim.schedule.named(config.schedule, { warmup_steps = config.warmup_steps, total_steps = steps })
 local server = config.server ~= "" and models.server(config.server) or nil
 local tail = config.rollouts ~= "" and data.tail(config.rollouts) or nil
 local done = { problems = 0, steps = 0, stale = 0 }
 run:state({ model = model, optimizer = optimizer, done = done, tail = tail }, { every = config.save_every, keep = 2 })
 run:resume()
+local function save(folder)
+  if config.lora.r > 0 then lora.save(model, folder) else models.save(model, folder, { like = dir }) end
+end
 
 -- Writes the weights of now for another engine, and removes those that are older than `lag` steps.
 local function publish(root, lag)
   local folder = ("%s/step-%06d"):format(root, done.steps)
-  tuning.save(model, config, folder, dir)
+  save(folder)
   if dist.rank() == 0 then saving.remove(("%s/step-%06d"):format(root, done.steps - lag - 1)) end
   return folder
 end
@@ -219,5 +226,5 @@ for step, samples, reward, counts, moments in run:steps(rollouts, steps) do
   log.step(line)
 end
 log.curve("reward.svg", { "reward" }, { title = "grpo" })
-tuning.save(model, config, run.dir .. "/result", dir)
+save(run.dir .. "/result")
 log.print("wrote " .. run.dir .. "/result")

@@ -10,17 +10,18 @@
 -- and listed with --set on_cut=drop.
 
 local data = require "lockstep.data"
+local dist = require "lockstep.distributed"
 local images = require "lockstep.images"
 local log = require "lockstep.log"
 local lora = require "lockstep.lora"
 local losses = require "lockstep.losses"
+local models = require "lockstep.models"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
 local run = require "lockstep.run"
 local sharding = require "lockstep.sharding"
 local text = require "lockstep.text"
 local torch = require "lockstep.torch"
-local tuning = require "tuning"
 
 local config = run.config({
   model = "", -- a folder of Hugging Face, or a name in its local cache; empty: a small model
@@ -43,9 +44,16 @@ local config = run.config({
 }, { at_least = { seed = 0, steps = 1, answers_per_step = 2, seq_len = 1, warmup_steps = 0, save_every = 1,
   ["lora.r"] = 0 }, presets = sharding.presets })
 torch.manual_seed(config.seed)
-local dir, path = tuning.start(config)
+local dir, path = config.model, config.data
+if dir == "" then
+  dir = run.dir .. "/start"
+  require("reverse_words").write_model(dir, { steps = 100 })
+end
+if path == "" then path = require("reverse_words").write_preferences(run.dir .. "/preferences.jsonl", 4000) end
 
-local net, frozen = tuning.load(dir, config), nil
+local loading = { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore }
+if config.lora.r == 0 then loading.load_in_4bit, loading.load_in_8bit = false, false end -- all weights are trained
+local net, frozen = models.load(dir, loading), nil
 local process = net.visual and images.processor(dir) or nil -- of models with pictures
 local source = data.conversations(path, { roles = config.roles, split = config.split })
 local samples, found = losses.unpaired.read(source, text.chat(dir), { tokenizer = text.tokenizer(dir),
@@ -58,7 +66,7 @@ local train, held_out = data.split(samples, { held_out = config.held_out, seed =
 if config.lora.r ~= 0 then
   log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora)))
 else
-  frozen = sharding.parallel(tuning.load(dir, config), config.parallel)
+  frozen = sharding.parallel(models.load(dir, loading), config.parallel)
 end
 if config.neftune ~= 0 then nn.neftune(net, net:decoder().embed_tokens, { alpha = config.neftune }) end
 -- A step without pictures leaves the vision tower out, on every rank alike.
@@ -66,7 +74,10 @@ local model, grid = sharding.parallel(net, config.parallel, { data_parallel = { 
 local dealing = { seq_len = config.seq_len, grid = grid }
 local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-5 or 1e-6)
 local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
-local steps, schedule, loader = tuning.plan(config, #train, config.answers_per_step, train)
+local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = #train,
+  samples_per_step = config.answers_per_step }
+local schedule = optim.schedule.named(config.schedule, { warmup_steps = config.warmup_steps, total_steps = steps })
+local loader = data.loader { source = train, seed = config.seed, rank = 0, world = 1 }
 run:state({ model = model, optimizer = optimizer, loader = loader }, { every = config.save_every, keep = 2 })
 run:resume()
 
@@ -85,7 +96,8 @@ local function add_references(batches)
 end
 
 local function draw()
-  local drawn = tuning.take(loader, config.answers_per_step)
+  local drawn = {}
+  for i = 1, config.answers_per_step do drawn[i] = loader() end
   local others = losses.unpaired.mismatched(drawn, { seq_len = config.seq_len })
   return (losses.deal(drawn, dealing)), #others > 0 and losses.deal(others, dealing) or {}, #others
 end
@@ -129,7 +141,11 @@ if #held_out > 0 then
     local batch = batches()
     return batch and add_references({ batch })[1]
   end
-  tuning.record_accuracy(model, next_batch, function(batch) return loss_of(batch, 0) end)
+  log.record("held out", { accuracy = sharding.evaluate(model, next_batch, function(b)
+    local _, count, right = loss_of(b, 0)
+    return right, count
+  end) })
 end
-tuning.save(model, config, run.dir .. "/result", dir)
+if config.lora.r > 0 then lora.save(model, run.dir .. "/result")
+else models.save(model, run.dir .. "/result", { like = dir }) end
 log.print("wrote " .. run.dir .. "/result")

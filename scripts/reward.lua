@@ -8,6 +8,7 @@
 -- class. docs/scripts.md shows it as a reward of grpo.
 
 local data = require "lockstep.data"
+local dist = require "lockstep.distributed"
 local images = require "lockstep.images"
 local log = require "lockstep.log"
 local lora = require "lockstep.lora"
@@ -18,7 +19,6 @@ local run = require "lockstep.run"
 local sharding = require "lockstep.sharding"
 local text = require "lockstep.text"
 local torch = require "lockstep.torch"
-local tuning = require "tuning"
 
 local config = run.config({
   model = "", -- a folder of Hugging Face, or a name in its local cache; empty: a small model
@@ -43,9 +43,18 @@ if config.lora.r > 0 and config.parallel.pp > 1 then
   error("adapters are merged at the end, which parallel.pp does not allow: --set lora.r=0, or leave pp out", 0)
 end
 torch.manual_seed(config.seed)
-local dir, path = tuning.start(config)
+local dir, path = config.model, config.data
+if dir == "" then
+  dir = run.dir .. "/start"
+  require("reverse_words").write_model(dir, { steps = 100 })
+end
+if path == "" then path = require("reverse_words").write_preferences(run.dir .. "/preferences.jsonl", 4000) end
 
-local net = tuning.load(dir, config, 1) -- a score
+local packed = nil -- layers in 4 or 8 bits stay so, but where all weights are trained
+if config.lora.r == 0 then packed = false end
+local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore,
+  load_in_4bit = packed, load_in_8bit = packed,
+  num_labels = 1 })
 local process = net.visual and images.processor(dir) or nil -- of models with pictures
 local source = data.conversations(path, { kind = "preference", roles = config.roles, split = config.split })
 local samples, found = losses.pairs.read(source, text.chat(dir), { tokenizer = text.tokenizer(dir),
@@ -62,11 +71,18 @@ local model, grid = sharding.parallel(net, config.parallel, { data_parallel = { 
 local dealing = { seq_len = config.seq_len, grid = grid }
 local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-4 or 1e-5)
 local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
-local steps, schedule, loader = tuning.plan(config, #train, config.pairs_per_step, train)
+local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = #train,
+  samples_per_step = config.pairs_per_step }
+local schedule = optim.schedule.named(config.schedule, { warmup_steps = config.warmup_steps, total_steps = steps })
+local loader = data.loader { source = train, seed = config.seed, rank = 0, world = 1 }
 run:state({ model = model, optimizer = optimizer, loader = loader }, { every = config.save_every, keep = 2 })
 run:resume()
 
-local function draw() return losses.deal(tuning.take(loader, config.pairs_per_step), dealing) end
+local function draw()
+  local drawn = {}
+  for i = 1, config.pairs_per_step do drawn[i] = loader() end
+  return losses.deal(drawn, dealing)
+end
 local function loss_of(batch)
   local scores = model(losses.pairs.batch(batch)):narrow(0, 0, 2 * #batch.lengths):view(-1, 2) -- without padding
   local sum, count, stats = losses.reward { chosen = scores:select(1, 0):to(torch.float32),
@@ -86,7 +102,13 @@ end
 log.curve("loss.svg", { "loss", "accuracy" }, { title = "reward" })
 
 -- The share of held-out pairs whose chosen answer has the higher score.
-if #held_out > 0 then tuning.record_accuracy(model, losses.each(held_out, config.pairs_per_step, dealing), loss_of) end
+if #held_out > 0 then
+  local batches = losses.each(held_out, config.pairs_per_step, dealing)
+  log.record("held out", { accuracy = sharding.evaluate(model, batches, function(b)
+    local _, count, right = loss_of(b)
+    return right, count
+  end) })
+end
 if config.lora.r > 0 then lora.merge((config.parallel.fully_shard or grid.ep > 1) and model or net) end
 models.save(model, run.dir .. "/result", { like = dir })
 log.print("wrote " .. run.dir .. "/result")
