@@ -1,6 +1,6 @@
-// LaunchKernel: starts a kernel with a geometry, on the current stream. LOCKSTEP_KERNEL_ASSERT is an
-// assertion within a kernel. Where g++ compiles the
-// sources of the kernels, it runs them on the CPU, for tests: see testing/emulator.h.
+// LaunchKernel: starts a kernel with a geometry, on the current stream. LOCKSTEP_KERNEL_ASSERT is
+// an assertion within a kernel. Where g++ compiles the sources of the kernels, it runs them on the
+// CPU, for tests: see testing/emulator.h.
 
 #ifndef LOCKSTEP_KERNELS_CUDA_LAUNCH_H_
 #define LOCKSTEP_KERNELS_CUDA_LAUNCH_H_

@@ -131,7 +131,7 @@ end
 
 --- Returns nn.cross_entropy's loss by one pass over the logits, which keeps two numbers of each row for backward.
 --- Returns nil where there is no kernel, and for arguments that torch.cross_entropy_loss knows more about: it takes
---- them, or its error says what is wrong with them.
+--- them, or its error says what is wrong with them. Private to nn.cross_entropy.
 ---@param logits torch.Tensor [..., classes]
 ---@param labels torch.Tensor [...] int64
 ---@param reduction integer as torch.cross_entropy_loss takes it
@@ -150,7 +150,7 @@ function M.cross_entropy(logits, labels, reduction, o)
 end
 
 --- Returns the log-probability of each label, and the entropy of its distribution, in float32 (float64 for float64).
---- One pass over the logits. Returns nil where there is no kernel.
+--- One pass over the logits. Returns nil where there is no kernel. Private to the library.
 ---@param logits torch.Tensor [..., classes]
 ---@param labels torch.Tensor [...] int64, from 0
 ---@return torch.Tensor? log_probs [...]

@@ -209,7 +209,8 @@ local function activation_bytes(shape, seq_len, c, stage)
   -- dtype of the head.
   local head = losses * shape.vocab_size * hidden * w
   local loss = w * tokens * hidden + w * scores + (scratch.loss or 0)
-  return layers + inputs + head, math.max(loss, backward - inputs - head)
+  -- With reshard the head's gradient waits for the embedding's, which is the last of the root's.
+  return layers + inputs + head, math.max(loss, backward - inputs - (c.reshard and 0 or head))
 end
 
 --- Returns what a rank of a stage holds at the most, by kind.
