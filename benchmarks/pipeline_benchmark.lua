@@ -50,7 +50,7 @@ local function time_stage(model, stage)
   local start = seconds()
   local y, between
   if stage.is_last then
-    y = cut.loss(net, net, stage, batch, x)
+    y = cut.result(net, net, stage, batch, x, nil, "loss")
     between = seconds()
     y:backward()
   else

@@ -8,6 +8,7 @@
 #include "c10/util/intrusive_ptr.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
 #include "torch/csrc/distributed/c10d/Store.hpp"
+#include "torch/csrc/distributed/c10d/Work.hpp"
 
 namespace lockstep::driver {
 
@@ -16,8 +17,14 @@ using NewNcclBackend =
     c10::intrusive_ptr<c10d::Backend> (*)(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                           int size, std::chrono::milliseconds timeout);
 
-// The exported symbol: a variable of type NewNcclBackend.
+// Returns a work that ends with `work`, one of NCCL's, and holds none of its results. Who waits for
+// the first one as long as a GPU takes, or longer, would keep their memory for so long.
+using NcclWorkAlone =
+    c10::intrusive_ptr<c10d::Work> (*)(const c10::intrusive_ptr<c10d::Work>& work);
+
+// The exported symbols: variables of these types.
 inline constexpr char kNewNcclBackendSymbol[] = "lockstep_new_nccl_backend";
+inline constexpr char kNcclWorkAloneSymbol[] = "lockstep_nccl_work_alone";
 
 }  // namespace lockstep::driver
 

@@ -11,7 +11,9 @@
 namespace lockstep::driver {
 namespace {
 
-constexpr size_t kKept = 8;        // of the collectives that are done
+constexpr size_t kKept = 8;  // of the collectives that are done
+// A GPU may be hundreds of collectives behind. To ask for one is to ask CUDA for an event.
+constexpr size_t kAskedAtStart = 4;
 constexpr size_t kDescribed = 12;  // of those under way and done
 
 thread_local std::string subject;
@@ -71,7 +73,7 @@ int64_t Activity::Start(CollectiveCall call) {
   record.call = std::move(call);
   record.started = Clock::now();
   records_.push_back(std::move(record));
-  if (records_.size() > kKept) Refresh();
+  if (records_.size() > kKept) Refresh(kAskedAtStart);
   return records_.back().id;
 }
 
@@ -108,9 +110,18 @@ void Activity::NoteComeLocked(int sequence, int64_t number) {
 }
 
 void Activity::NoteBlocked(int64_t id, bool is_blocked) {
+  c10::intrusive_ptr<c10d::Work> ended;  // let go without the mutex
   const std::lock_guard<std::mutex> lock(mutex_);
   std::erase_if(blocked_, [id](const Blocked& blocked) { return blocked.id == id; });
-  if (is_blocked) blocked_.push_back({id, Clock::now()});
+  if (is_blocked) {
+    blocked_.push_back({id, Clock::now()});
+    return;
+  }
+  for (auto record = records_.rbegin(); record != records_.rend() && record->id >= id; ++record) {
+    if (record->id != id || record->work == nullptr || !record->work->isCompleted()) continue;
+    record->done = true;
+    ended = std::move(record->work);
+  }
 }
 
 std::optional<RankWait> Activity::FindWait(std::chrono::milliseconds at_least) {
@@ -206,12 +217,13 @@ bool Activity::IsWaitingNow() const {
                      [this](const Record& record) { return WaitsSince(record).has_value(); });
 }
 
-void Activity::Refresh() {
+void Activity::Refresh(size_t most) {
   size_t num_done = 0;
   for (Record& record : records_) {
-    if (!record.done && record.work != nullptr && record.work->isCompleted()) {
-      record.done = true;
-      record.work.reset();  // and with it the tensors that it holds
+    if (!record.done && record.work != nullptr && most > 0) {
+      --most;
+      record.done = record.work->isCompleted();
+      if (record.done) record.work.reset();  // and with it the tensors that it holds
     }
     num_done += record.done ? 1 : 0;
   }

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -72,8 +73,8 @@ class Activity {
   void SetLabel(const std::string& label);
 
   // Start records that a collective begins, and returns its id. SetWork records that it is in
-  // progress, or that it has ended if `work` is null. Keeps `work` until it is done, or for a few
-  // calls of FindOverdue longer.
+  // progress, or that it has ended if `work` is null. Keeps `work`, and the tensors that it holds,
+  // until the script has waited for it, or a later call finds that it is done.
   int64_t Start(CollectiveCall call);
   void SetWork(int64_t id, c10::intrusive_ptr<c10d::Work> work);
 
@@ -126,7 +127,9 @@ class Activity {
   // Returns when this rank began to wait for the call, or nothing. Under the mutex.
   std::optional<Clock::time_point> WaitsSince(const Record& record) const;
   bool IsWaitingNow() const;  // under the mutex
-  void Refresh();             // updates `done` and drops old records; under the mutex
+  // Asks the `most` oldest works in progress whether they are done, and drops old records. Under
+  // the mutex.
+  void Refresh(size_t most = std::numeric_limits<size_t>::max());
 
   mutable std::mutex mutex_;
   std::function<std::string()> find_place_;

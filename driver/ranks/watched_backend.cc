@@ -39,7 +39,8 @@ std::string NameOf(const c10d::ReduceOp& op) {
 WatchedBackend::WatchedBackend(c10::intrusive_ptr<c10d::Backend> backend, std::string group,
                                const std::string& key, std::vector<int> ranks,
                                std::shared_ptr<Activity> activity, std::chrono::milliseconds limit,
-                               Compare compare, std::shared_ptr<CallComparison> calls)
+                               Compare compare, std::shared_ptr<CallComparison> calls,
+                               WithoutTensors without_tensors)
     : Backend(backend->getRank(), backend->getSize()),
       backend_(std::move(backend)),
       group_(std::move(group)),
@@ -48,6 +49,7 @@ WatchedBackend::WatchedBackend(c10::intrusive_ptr<c10d::Backend> backend, std::s
       limit_(limit),
       compare_(std::move(compare)),
       calls_compared_(std::move(calls)),
+      without_tensors_(without_tensors),
       key_(key),
       sequence_(activity_->AddGroupSequence(key_, ranks_)) {}
 
@@ -117,7 +119,8 @@ WatchedBackend::WorkPointer WatchedBackend::Record(int sequence, int64_t number,
     activity_->SetWork(id, nullptr);
     throw;
   }
-  activity_->SetWork(id, work);
+  activity_->SetWork(
+      id, without_tensors_ != nullptr && work != nullptr ? without_tensors_(work) : work);
   return work;
 }
 

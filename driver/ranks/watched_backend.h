@@ -35,10 +35,13 @@ class WatchedBackend : public c10d::Backend {
   // group, and of this backend alone: see waits.h. `limit`: for a collective to wait;
   // 0: it is not watched. `compare`: empty, or called before each collective; sends and receives
   // pair two ranks alone. `calls`: null, or what compares calls where `compare` is empty.
+  // `without_tensors`: null, or makes the work that reports ask from one that holds its results.
+  using WithoutTensors =
+      c10::intrusive_ptr<c10d::Work> (*)(const c10::intrusive_ptr<c10d::Work>& work);
   WatchedBackend(c10::intrusive_ptr<c10d::Backend> backend, std::string group,
                  const std::string& key, std::vector<int> ranks, std::shared_ptr<Activity> activity,
                  std::chrono::milliseconds limit, Compare compare,
-                 std::shared_ptr<CallComparison> calls);
+                 std::shared_ptr<CallComparison> calls, WithoutTensors without_tensors = nullptr);
 
   // Returns what compares this group's calls, or null.
   CallComparison* calls() const { return calls_compared_.get(); }
@@ -110,6 +113,7 @@ class WatchedBackend : public c10d::Backend {
   const std::chrono::milliseconds limit_;
   const Compare compare_;
   const std::shared_ptr<CallComparison> calls_compared_;
+  const WithoutTensors without_tensors_;
   const std::string key_;
   const int sequence_;  // of the collectives
   int64_t calls_ = 0;

@@ -246,10 +246,11 @@ c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string
   std::shared_ptr<CallComparison> calls;
   if (compare == nullptr && purpose.name.empty() && size > 1)
     calls = std::make_shared<CallComparison>(world, ranks, backend_timeout, title);
-  const auto watched = [&](const c10::intrusive_ptr<c10d::Backend>& backend) {
+  const auto watched = [&](const c10::intrusive_ptr<c10d::Backend>& backend,
+                           WatchedBackend::WithoutTensors without_tensors = nullptr) {
     const std::string key = absl::StrCat(name, ", ", backend->getBackendName());
     return c10::make_intrusive<WatchedBackend>(backend, title, key, ranks, world.activity, limit,
-                                               compare, calls);
+                                               compare, calls, without_tensors);
   };
   auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
   auto cpu = NewGloo(world, part("gloo"), rank, size, backend_timeout);
@@ -259,7 +260,8 @@ c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string
   if (world.device.is_cuda()) {
     const auto new_nccl = *static_cast<NewNcclBackend*>(CudaSymbol(kNewNcclBackendSymbol));
     group->setBackend(c10::kCUDA, ProcessGroup::BackendType::NCCL,
-                      watched(new_nccl(part("nccl"), rank, size, backend_timeout)));
+                      watched(new_nccl(part("nccl"), rank, size, backend_timeout),
+                              *static_cast<NcclWorkAlone*>(CudaSymbol(kNcclWorkAloneSymbol))));
     group->setDefaultBackend(ProcessGroup::BackendType::NCCL);
   }
   group->setGroupName(name);

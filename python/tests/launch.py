@@ -17,6 +17,7 @@ def torchrun(ranks, program, *arguments, timeout=240):
         "torch.distributed.run",
         "--standalone",
         f"--nproc-per-node={ranks}",
+        str(FOLDER / "rank.py"),
         str(FOLDER / program),
         *arguments,
     ]

@@ -1,21 +1,18 @@
 """TiledMLP on two processes under DistributedDataParallel and fully_shard, and what they do to a naive one."""
 
 import json
-import pathlib
-import subprocess
-import sys
+import re
 import unittest
 
-RANKS = pathlib.Path(__file__).with_name("tiled_mlp_ranks.py")
+from launch import torchrun
 
 
 def outcomes(case):
     """What each of two ranks printed."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(RANKS), case]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
-    if done.returncode != 0:
-        raise AssertionError(f"{case} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-    return [json.loads(line[len("OUTCOME ") :]) for line in done.stdout.splitlines() if line.startswith("OUTCOME ")]
+    code, _, output = torchrun(2, "tiled_mlp_ranks.py", case, timeout=150)
+    if code != 0:
+        raise AssertionError(f"{case} ended with {code}:\n{output[-3000:]}")
+    return [json.loads(found) for found in re.findall("OUTCOME (.*)", output)]
 
 
 class TiledMlpRanks(unittest.TestCase):
