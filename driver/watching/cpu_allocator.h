@@ -7,8 +7,8 @@
 //    }
 //
 // libtorch's allocator spends three quarters of its instructions on questions: whether a profiler
-// records memory, whether memory is to be filled, moved to a NUMA node or put in huge pages. That
-// is 4 to 5 % of an operator on four elements. This allocator takes small blocks from the C
+// records memory, whether memory is to be filled, moved to a NUMA node or put in huge pages. These
+// are about 4 % of an operator on four elements. This allocator takes small blocks from the C
 // library, aligned as libtorch's. Larger blocks come from libtorch's allocator, and so do all
 // blocks while a ReportedAllocations lives. Both kinds are the C library's memory, so both are
 // freed alike.
