@@ -6,15 +6,15 @@
 //      ...
 //    }
 //
-// libtorch's allocator spends about three quarters of its instructions on questions: whether a
-// profiler records memory, whether memory is to be filled, moved to a NUMA node or put in huge
-// pages. That is 5 % of an operator on four elements. This allocator passes small blocks straight
-// to the C library, aligned as libtorch's. Larger blocks, and all while a ReportedAllocations
-// lives, come from libtorch's allocator. Both kinds are the C library's memory, so either allocator
-// can free what the other allocated.
+// libtorch's allocator spends three quarters of its instructions on questions: whether a profiler
+// records memory, whether memory is to be filled, moved to a NUMA node or put in huge pages. These
+// are about 4 % of an operator on four elements. This allocator takes small blocks from the C
+// library, aligned as libtorch's. Larger blocks come from libtorch's allocator, and so do all
+// blocks while a ReportedAllocations lives. Both kinds are the C library's memory, so both are
+// freed alike.
 //
-// A profiler sees the allocations of the program only while a ReportedAllocations lives. Without
-// InstallCpuAllocator, as in Python, that class changes nothing. Thread-safe.
+// A profiler sees small blocks only while a ReportedAllocations lives. Without InstallCpuAllocator,
+// as in Python, that class changes nothing. Thread-safe.
 
 #ifndef LOCKSTEP_DRIVER_WATCHING_CPU_ALLOCATOR_H_
 #define LOCKSTEP_DRIVER_WATCHING_CPU_ALLOCATOR_H_
