@@ -4,6 +4,9 @@
 #ifndef LOCKSTEP_KERNELS_CUDA_MACHINES_H_
 #define LOCKSTEP_KERNELS_CUDA_MACHINES_H_
 
+// Nothing for other compilers, which do not know __device__.
+#if defined(__CUDACC__) || defined(LOCKSTEP_CUDA_ON_CPU)
+
 #include <algorithm>
 #include <cstdint>
 
@@ -151,5 +154,7 @@ void ByDtype(at::ScalarType dtype, const Launch& launch) {
 
 }  // namespace
 }  // namespace lockstep::kernels
+
+#endif
 
 #endif  // LOCKSTEP_KERNELS_CUDA_MACHINES_H_
