@@ -40,8 +40,8 @@ using WeightCopy = std::vector<at::Tensor>;
 // since.
 std::optional<WeightCopy> FindCopy(const at::Tensor& weight, int64_t form);
 
-// Keeps a copy of a weight, in place of an older one of that form. Does nothing for tensors that
-// are no weights, as results of other operators, and for those of inference mode, which have no
+// Keeps a copy of a weight, in place of an older one of that form. Does nothing for results
+// of other operators, which are not weights, and for tensors of inference mode, which have no
 // version.
 void KeepCopy(const at::Tensor& weight, int64_t form, WeightCopy copy);
 
@@ -52,8 +52,8 @@ void ForgetAllCopies();
 // Returns the bytes of all copies, out of date or not.
 int64_t BytesOfCopies();
 
-// While a graph is recorded: it then makes copies of its own, which its replays make again, and
-// nothing else finds them afterwards.
+// Lives while a graph is recorded. The graph then makes its own copies, and each replay makes them
+// again. No call finds these copies after the recording.
 class WithoutCopiesFromBefore {
  public:
   WithoutCopiesFromBefore() { ForgetAllCopies(); }

@@ -17,8 +17,8 @@ using NewNcclBackend =
     c10::intrusive_ptr<c10d::Backend> (*)(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                           int size, std::chrono::milliseconds timeout);
 
-// Returns a work that ends with `work`, one of NCCL's, and holds none of its results. Who waits for
-// the first one as long as a GPU takes, or longer, would keep their memory for so long.
+// Returns a work that ends when `work` ends, one of NCCL's, and does not hold its results. A report
+// can keep it until the GPU is done without keeping the memory of the results.
 using NcclWorkAlone =
     c10::intrusive_ptr<c10d::Work> (*)(const c10::intrusive_ptr<c10d::Work>& work);
 

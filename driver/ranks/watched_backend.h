@@ -35,7 +35,8 @@ class WatchedBackend : public c10d::Backend {
   // group, and of this backend alone: see waits.h. `limit`: for a collective to wait;
   // 0: it is not watched. `compare`: empty, or called before each collective; sends and receives
   // pair two ranks alone. `calls`: null, or what compares calls where `compare` is empty.
-  // `without_tensors`: null, or makes the work that reports ask from one that holds its results.
+  // `without_tensors`: null, or returns a work that ends with the given one and holds no tensors.
+  // Reports keep it instead of the given one.
   using WithoutTensors =
       c10::intrusive_ptr<c10d::Work> (*)(const c10::intrusive_ptr<c10d::Work>& work);
   WatchedBackend(c10::intrusive_ptr<c10d::Backend> backend, std::string group,

@@ -2,8 +2,8 @@
 //
 // The failure it prevents. log_softmax and nll_loss write the log-probabilities, a gradient of
 // zeros but for the labels, and the gradient of the logits. At 8,192 tokens and a vocabulary of
-// 152,000 each takes 4.6 GiB in float32. Here forward reads the logits once, and keeps two
-// numbers for each token. Backward reads them again, and writes their gradient.
+// 152,000 each takes 4.6 GiB in float32. Here forward reads the logits once, and keeps one
+// number for each token. Backward reads them again, and writes their gradient.
 //
 //    const TokenLosses losses = CrossEntropy(logits, target, {.ignore_index = -100});
 //    losses.loss.sum().backward();

@@ -1,9 +1,8 @@
 // The loops of the cross entropy, written once for all machines: see kernels/loops.h. A Machine has
 // four more functions here:
 //
-//   SumsOf<T, kMore>(z, size)  the sums of a row, to all of its threads; `weighted` and `total`
-//   only
-//                              with kMore
+//   SumsOf<T, kMore>(z, size)  the sums of a row, to all of its threads: `weighted` and
+//                              `total` only with kMore
 //   Exp(pack)                  the exponential of each number
 //   Owns<T>(i)                 whether ForEachPack visits the row's number i on this thread
 //   CheckLabel(label, size)    stops the program if the label is not below size

@@ -87,6 +87,8 @@ t.test("AFolderOfAnotherModelIsNoConfigForTheWeights", function()
   config.num_hidden_layers = 7
   data.save_json(other .. "/config.json", config)
   refuses(other, ('num_hidden_layers "7", but the model has "%d"'):format(#model.model.layers))
+  local _, message = pcall(models.save, model, path, { like = other })
+  t.equal(select(2, message:gsub("models%.save: ", "")), 1)
   t.equal(files.list(path), {})
 end)
 

@@ -89,8 +89,8 @@ end
 ---@return boolean
 function M.is_whole(value, least) return type(value) == "number" and value >= least and value % 1 == 0 end
 
---- Returns a value for a message about one of another type: a number as it is, a string in quotes; "a table" if the
---- value is not of the type `expected`.
+--- Returns a text for messages about a wrong value: a number as it is, or a string in quotes. A value that is not of
+--- the type `expected` becomes its type, as in "a table".
 ---@param value any
 ---@param expected "number"|"string"
 ---@return string

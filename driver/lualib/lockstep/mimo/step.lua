@@ -393,7 +393,7 @@ end
 ---     mimo.reduce_gradients { topology = topo, modules = modules, loss = "sum", tokens = tokens }
 ---     local means = step:mean_losses() -- { language = 2.31, vision = 0.04 }, the same on every rank
 ---
---- A loss that several tp ranks hold counts once. Modules without a loss are not there. In a step without
+--- A loss that several tp ranks hold counts once. The table lacks modules without a loss. In a step without
 --- gradients give the divisor: the number of tokens, or of means. Collective, over all ranks.
 ---@param divisor number?
 ---@return table<string, number>

@@ -17,9 +17,9 @@ local M = {}
 ---     local exact = models.exact_answers(model, net, { rows = rows, encode = encode, tokenizer = tokenizer })
 ---
 --- Options: rows, samples of data.conversations; encode(row, is_prompt), which returns a sample, or with is_prompt a
---- prompt; tokenizer; most (default: all), the number of questions; max_new_tokens = 64; title = ""; rank and ranks
---- (default: of the run), whose part of the questions: on a grid grid:rank "expert_dp" and grid:size "expert_dp", since
---- ranks of tp and ep write the same answers together.
+--- prompt; tokenizer; most (default: all), the number of questions; max_new_tokens = 64; title = ""; rank and ranks,
+--- which say whose part of the questions this rank answers (default: those of the run). On a grid give grid:rank
+--- "expert_dp" and grid:size "expert_dp": ranks of tp and ep write the same answers together.
 ---
 --- Collective.
 ---@param model any of sharding.parallel

@@ -182,8 +182,8 @@ local function check_like(model, like)
     if type(own) == "table" then own = own[1] end
     if type(other) == "table" then other = other[1] end
     if own == nil or other == nil or own == other then return end
-    fail('models.save: like = %s has %s "%s", but the model has "%s"; give the folder that the model comes from, or '
-      .. "leave like out", like, name, tostring(other), tostring(own))
+    fail('like = %s has %s "%s", but the model has "%s"; give the folder that the model comes from, or leave like out',
+      like, name, tostring(other), tostring(own))
   end
   local function compare_shape(own, other)
     for _, name in ipairs(SHAPE) do compare(name, own[name], other[name]) end

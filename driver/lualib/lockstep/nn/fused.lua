@@ -129,7 +129,7 @@ local function add_rms_norm(x, residual, weight, size, eps)
   return rms_norm(sum, weight, size, eps), sum
 end
 
---- Returns nn.cross_entropy's loss by one pass over the logits, which keeps two numbers of each row for backward.
+--- Returns nn.cross_entropy's loss by one pass over the logits, which keeps one number of each row for backward.
 --- Returns nil where there is no kernel, and for arguments that torch.cross_entropy_loss knows more about: it takes
 --- them, or its error says what is wrong with them. Private to nn.cross_entropy.
 ---@param logits torch.Tensor [..., classes]

@@ -21,8 +21,8 @@ local function keys_of(message)
   return keys, shape
 end
 
---- Returns a message without nulls, with its reasoning under both names: a copy, unless the message is that. Arguments
---- of calls may have nulls.
+--- Returns a message without nulls, and with its reasoning under both names. Returns the message itself if it is so
+--- already, else a copy. Arguments of calls keep their nulls.
 local function prepare(message)
   message = nulls.dropped(message, "arguments")
   local reasoning = nil

@@ -16,6 +16,12 @@ local check, fail = plain.checks "chat:encode: "
 --- Returns the beginning of a long text, such as a picture in base64.
 local function text_of(source) return #source > 200 and source:sub(1, 60) .. "..." or source end
 
+--- Returns whether a text is a PNG, JPEG or WebP file in base64, and not a path.
+local function is_base64(text)
+  local begins = text:find "^iVBORw0KGgo" or text:find "^/9j/" or text:find "^UklGR"
+  return begins and #text > 60 and not text:find "[^%w+/=%s]"
+end
+
 local given = plain.given
 
 --- Returns whether a part of a message is a picture: {"type": "image"}, or OpenAI's {"type": "image_url"}.
@@ -73,6 +79,10 @@ function M.source(caller, part, folder, place)
   if is_text and value:find "^https?://" then
     core.raise(('%s: %s: "%s" is on the network, and only files are read: download it, and give its path'):format(
       caller, place, text_of(value)))
+  end
+  if is_text and is_base64(value) then
+    core.raise(('%s: %s: "%s" is base64 without a data URL; write "data:image/png;base64," before it'):format(caller,
+      place, text_of(value)))
   end
   if is_text then value = value:match "^file://(/.*)$" or value end
   if not is_text or value:find "^%a[%w+.-]*://" then

@@ -167,6 +167,11 @@ t.test("WhatIsNoPictureIsNamed", function()
     question { type = "image", image = "data:image/png,abc" })
   refuses('its base64 has the character "-"', question { type = "image", image = data_url .. "iVBO-w==" })
   refuses("its base64 is cut off after 5 characters", question { type = "image", image = data_url .. "iVBOR" })
+  local digits = "iVBORw0KGgoAAAANSUhEUgAAABUAAAAJ" .. ("A"):rep(400)
+  for _, image in ipairs { digits, { bytes = digits, path = data.null } } do
+    refuses('"' .. digits:sub(1, 60) .. '..." is base64 without a data URL; write "data:image/png;base64," before it',
+      question { type = "image", image = image })
+  end
   refuses('message 1, part 1 has the type "video"; known are "text", "image" and "image_url"',
     question { type = "video" })
   refuses("the text has more placeholders <|image_pad|> than the messages have pictures, 0",
