@@ -32,10 +32,12 @@ function M.needs_reference(variant)
   return VARIANTS[variant].reference == true
 end
 
---- Raises an error for a picture in what the assistant says: its placeholders are nothing that a model writes.
+--- Raises an error for a picture in what the assistant says: its placeholders are nothing that a model writes. They are
+--- not scored, but the token before the first of them is.
 local function check_answer(sample)
-  for i, type_of_token in ipairs(sample.mm_token_type_ids or {}) do
-    if type_of_token == 1 and sample.loss_mask[i] == 1 then
+  local types = sample.mm_token_type_ids or {}
+  for i = 2, #types do
+    if types[i] == 1 and types[i - 1] ~= 1 and sample.loss_mask[i - 1] == 1 then
       error("losses.pairs: the answer has a picture; only prompts and messages of the user may have some", 0)
     end
   end

@@ -192,7 +192,8 @@ function M.write(text, spans, pictures, tokens, process)
     { pixel_values = #pixels > 0 and torch.cat(pixels) or nil, image_grid_thw = #grids > 0 and torch.cat(grids) or nil }
 end
 
---- Adds to a sample what M.write has seen.
+--- Adds to a sample what M.write has seen. No loss is of a placeholder: a picture that the assistant shows is read,
+--- and not said.
 ---@param sample {input_ids: integer[], loss_mask: integer[]}
 ---@param seen {pixel_values: torch.Tensor?, image_grid_thw: torch.Tensor?}
 ---@param tokens table<string, string>
@@ -203,6 +204,7 @@ function M.mark(sample, seen, tokens, tokenizer, process)
   local id, types, count = tokenizer:id(tokens.image_token), {}, 0
   for i, own in ipairs(sample.input_ids) do
     types[i] = own == id and 1 or 0
+    if own == id then sample.loss_mask[i] = 0 end
     count = count + types[i]
   end
   local expected = seen.image_grid_thw and seen.image_grid_thw:size(0) * process.config.image_seq_length or 0
@@ -215,6 +217,7 @@ function M.mark(sample, seen, tokens, tokenizer, process)
 end
 
 --- Adds pictures to a sample: each placeholder of one becomes as many as the picture has tokens, in ids and mask alike.
+--- No loss is of a placeholder: a picture that the assistant shows is read, and not said.
 ---@param sample {input_ids: integer[], loss_mask: integer[]}
 ---@param pictures torch.Tensor[]
 ---@param tokenizer text.Tokenizer
@@ -233,7 +236,8 @@ function M.add(sample, pictures, tokenizer, process)
       fail("the text has more placeholders %s than the messages have pictures, %d", PLACEHOLDER, #pictures)
     end
     for _ = 1, count do
-      ids[#ids + 1], mask[#mask + 1], types[#types + 1] = id, sample.loss_mask[i], is_picture and 1 or 0
+      ids[#ids + 1], mask[#mask + 1] = id, is_picture and 0 or sample.loss_mask[i]
+      types[#types + 1] = is_picture and 1 or 0
     end
   end
   if #grids < #pictures then

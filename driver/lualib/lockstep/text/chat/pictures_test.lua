@@ -229,6 +229,23 @@ local function messages_of(case)
   return case.messages
 end
 
+t.test("NoLossIsOfAPictureThatTheAssistantShows", function()
+  local function check(own, its, placeholder)
+    local sample = own:encode({ { role = "user", content = "Show it." }, { role = "assistant", content = {
+      { type = "image", image = picture(16, 24) }, { type = "text", text = "Two." } } } }, { processor = its })
+    local learnt = 0
+    for i, id in ipairs(sample.input_ids) do
+      if id == placeholder then t.equal(sample.loss_mask[i], 0) end
+      learnt = learnt + sample.loss_mask[i]
+    end
+    t.truthy(count(sample.input_ids, placeholder) > 1)
+    t.truthy(learnt > 1)
+  end
+  check(chat, process, IMAGE)
+  local its = images.processor(gemma_dir)
+  check(text.chat(gemma_dir), its, text.tokenizer(gemma_dir):id "<image_soft_token>")
+end)
+
 t.test("ChatsOfGemma3HaveTheIdsOfTransformers", function()
   for _, path in ipairs { gemma_dir, gemma_pan } do
     local own, its, num_cases = text.chat(path), images.processor(path), 0
