@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "ATen/MemoryOverlap.h"
 #include "ATen/TensorOperators.h"
 #include "ATen/autocast_mode.h"
 #include "ATen/core/Reduction.h"
@@ -265,6 +266,7 @@ at::Tensor InPlaceByKernel(at::Tensor& logits, const at::Tensor& target, const O
                            int64_t ignore_index, double label_smoothing, double z_loss) {
   const Numbers n = {ignore_index, label_smoothing, z_loss};
   Check(logits, target, weight, n);
+  at::assert_no_internal_overlap(logits);  // a row's gradient would become the next row's logits
   const Inputs inputs(logits, target, weight);
   // A copy of logits that lie otherwise would get the gradient.
   if (!HasKernel(logits) || !inputs.logits.tensor.is_same(logits))

@@ -57,7 +57,7 @@ TokenLosses CrossEntropy(const at::Tensor& logits, const at::Tensor& target,
 
 // Returns the losses, and writes the gradient of their sum to `logits`. For a caller that owns the
 // logits and needs them no more. Nothing is recorded: throws c10::ValueError if logits require a
-// gradient.
+// gradient. Throws c10::Error for an expanded tensor, whose rows share memory.
 at::Tensor CrossEntropyWithGradient(const at::Tensor& logits, const at::Tensor& target,
                                     const LossOptions& options = {});
 

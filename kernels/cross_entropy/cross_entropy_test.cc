@@ -372,6 +372,10 @@ TEST(CrossEntropy, ErrorsSayWhatIsWrong) {
   EXPECT_THAT(message(logits, target - 2, {}), HasSubstr("target -1 of row 0"));
   EXPECT_THAT(MessageOf([&] { CrossEntropyWithGradient(logits, target + 1); }),
               HasSubstr("target 3 of row 1"));
+  EXPECT_THAT(MessageOf([&] {
+                CrossEntropyWithGradient(at::zeros({1, 3}).expand({2, 3}), target);
+              }),
+              HasSubstr("refers to a single memory location"));
   EXPECT_THAT(message(logits, target.to(at::kInt), {}),
               HasSubstr("target must be int64 [2] for logits [2, 3], got Int [2]"));
   EXPECT_THAT(message(logits, target[0], {}), HasSubstr("got Long []"));

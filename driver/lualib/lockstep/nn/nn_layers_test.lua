@@ -241,3 +241,17 @@ t.test("CrossEntropyRefusesAnUnknownReduction", function()
   t.raises('nn.cross_entropy: reduction must be "mean", "sum" or "none", not "avg"',
     function() nn.cross_entropy(logits, labels, { reduction = "avg" }) end)
 end)
+
+t.test("CrossEntropySaysWhichArgumentIsWrong", function()
+  local labels = torch.zeros({ 1 }, { dtype = torch.int64 })
+
+  for _, is_fused in ipairs { true, false } do
+    local before = nn.use_fused(is_fused)
+    t.raises("nn.cross_entropy: ignore_index must be a whole number, not 1.5",
+      nn.cross_entropy, torch.zeros { 1, 2 }, labels, { ignore_index = 1.5 })
+    t.raises("nn.cross_entropy: logits must be [..., classes] with at least one class, got shape {1, 0}",
+      nn.cross_entropy, torch.zeros { 1, 0 }, labels)
+    t.raises("at least one class, got shape {}", nn.cross_entropy, torch.tensor(1.0), labels)
+    nn.use_fused(before)
+  end
+end)
