@@ -42,12 +42,34 @@ bool AreSame(const c10::VariableVersion& a, const c10::VariableVersion& b) {
   return memcmp(&a, &b, sizeof(void*)) == 0;
 }
 
+// The counters of tensors that share a storage, but no version.
+struct Counters {
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  std::vector<c10::VariableVersion> counters;
+  uint64_t writes_of_gone = 0;  // of counters that no tensor has any more
+
+  void DropThoseOfGone() {
+    std::erase_if(counters, [&](const c10::VariableVersion& counter) {
+      if (!counter.unique()) return false;
+      writes_of_gone += counter.current_version();
+      return true;
+    });
+  }
+  uint64_t Writes() const {
+    uint64_t writes = writes_of_gone;
+    for (const c10::VariableVersion& counter : counters) writes += counter.current_version();
+    return writes;
+  }
+};
+
 class Weight {
  public:
-  explicit Weight(const at::Tensor& weight)
+  // `writes`: through aliases that have other counters.
+  Weight(const at::Tensor& weight, uint64_t writes)
       : storage_(weight.storage().getWeakStorageImpl()),
         counter_(CounterOf(weight)),
         version_(counter_.current_version()),
+        writes_(writes),
         data_(weight.storage().data()),
         dtype_(weight.scalar_type()),
         sizes_(weight.sizes()),
@@ -57,8 +79,8 @@ class Weight {
   bool IsCurrent() const {
     return storage_.use_count() > 0 && counter_.current_version() == version_;
   }
-  bool Is(const at::Tensor& weight) const {
-    return IsCurrent() && AreSame(counter_, CounterOf(weight)) &&
+  bool Is(const at::Tensor& weight, uint64_t writes) const {
+    return IsCurrent() && writes_ == writes && AreSame(counter_, CounterOf(weight)) &&
            data_ == weight.storage().data() && dtype_ == weight.scalar_type() &&
            sizes_ == weight.sizes() && strides_ == weight.strides();
   }
@@ -70,6 +92,7 @@ class Weight {
   c10::weak_intrusive_ptr<c10::StorageImpl> storage_;
   c10::VariableVersion counter_;
   uint32_t version_;
+  uint64_t writes_;
   const void* data_;
   at::ScalarType dtype_;
   at::DimVector sizes_, strides_;
@@ -85,7 +108,14 @@ Key KeyOf(const at::Tensor& weight) {
 struct Kept {
   std::mutex mutex;
   std::map<Key, Weight> weights;
-  size_t calls = 0;  // of KeepCopy since the last one that looked for copies to free
+  std::map<const c10::StorageImpl*, Counters> other_counters;
+  size_t calls = 0;          // of KeepCopy since the last one that looked for copies to free
+  size_t counted_calls = 0;  // likewise, of CountWritesThrough
+
+  uint64_t WritesThroughAliases(const at::Tensor& weight) const {
+    const auto found = other_counters.find(weight.storage().unsafeGetStorageImpl());
+    return found == other_counters.end() ? 0 : found->second.Writes();
+  }
 };
 
 Kept& AllKept() {
@@ -149,7 +179,8 @@ std::optional<WeightCopy> FindCopy(const at::Tensor& weight, int64_t form) {
   Kept& kept = AllKept();
   const std::lock_guard<std::mutex> lock(kept.mutex);
   const auto found = kept.weights.find(KeyOf(weight));
-  if (found == kept.weights.end() || !found->second.Is(weight)) return std::nullopt;
+  if (found == kept.weights.end() || !found->second.Is(weight, kept.WritesThroughAliases(weight)))
+    return std::nullopt;
   const auto place = found->second.forms.find(form);
   if (place == found->second.forms.end() || place->second.stream != StreamOf(weight))
     return std::nullopt;
@@ -161,15 +192,38 @@ void KeepCopy(const at::Tensor& weight, int64_t form, WeightCopy copy) {
   Kept& kept = AllKept();
   const std::lock_guard<std::mutex> lock(kept.mutex);
   const auto found = kept.weights.find(KeyOf(weight));
-  const bool has_changed = found != kept.weights.end() && !found->second.Is(weight);
+  const uint64_t writes = kept.WritesThroughAliases(weight);
+  const bool has_changed = found != kept.weights.end() && !found->second.Is(weight, writes);
   if (has_changed) kept.weights.erase(found);
   // Each call pays for looking at a few weights.
   if (has_changed || ++kept.calls > 8 + kept.weights.size() / 4) {
     kept.calls = 0;
     std::erase_if(kept.weights, [](const auto& one) { return !one.second.IsCurrent(); });
   }
-  Weight& entry = kept.weights.try_emplace(KeyOf(weight), weight).first->second;
+  Weight& entry = kept.weights.try_emplace(KeyOf(weight), weight, writes).first->second;
   entry.forms.insert_or_assign(form, Form{std::move(copy), StreamOf(weight)});
+}
+
+void CountWritesThrough(const at::Tensor& alias, const c10::Storage& storage) {
+  if (!alias.defined() || alias.is_inference()) return;
+  Kept& kept = AllKept();
+  const std::lock_guard<std::mutex> lock(kept.mutex);
+  // Each call pays for looking at a few storages.
+  if (++kept.counted_calls > 8 + kept.other_counters.size() / 4) {
+    kept.counted_calls = 0;
+    std::erase_if(kept.other_counters,
+                  [](const auto& one) { return one.second.storage.use_count() == 0; });
+  }
+  Counters& others =
+      kept.other_counters
+          .try_emplace(storage.unsafeGetStorageImpl(),
+                       Counters{.storage = storage.getWeakStorageImpl(), .counters = {}})
+          .first->second;
+  const c10::VariableVersion& counter = CounterOf(alias);
+  const auto is_same = [&](const c10::VariableVersion& one) { return AreSame(one, counter); };
+  if (std::any_of(others.counters.begin(), others.counters.end(), is_same)) return;
+  others.DropThoseOfGone();
+  others.counters.push_back(counter);
 }
 
 void ForgetCopiesOf(const c10::Storage& storage) {

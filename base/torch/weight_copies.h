@@ -16,6 +16,8 @@
 // of weights that are gone are freed within the next calls of KeepCopy. ForgetCopiesOf frees those
 // of one storage: fully_shard calls it when it takes the weights' memory away.
 //
+// Tensors can share memory without sharing a version, as x and x.data() do: see CountWritesThrough.
+//
 // Code that writes to a weight past its version must call ForgetAllCopies: through a raw pointer,
 // or by the replay of a CUDA graph. While a graph is recorded, no copy from before may be read:
 // see WithoutCopiesFromBefore.
@@ -44,6 +46,10 @@ std::optional<WeightCopy> FindCopy(const at::Tensor& weight, int64_t form);
 // of other operators, which are not weights, and for tensors of inference mode, which have no
 // version.
 void KeepCopy(const at::Tensor& weight, int64_t form, WeightCopy copy);
+
+// Makes writes that raise the version of `alias` count as changes of all weights in `storage`. For
+// tensors with a version of their own that share the storage's memory.
+void CountWritesThrough(const at::Tensor& alias, const c10::Storage& storage);
 
 // Frees the copies of all weights in a storage.
 void ForgetCopiesOf(const c10::Storage& storage);

@@ -105,6 +105,30 @@ TEST_F(WeightCopies, AnotherShapeDtypeOrMemoryFindsNone) {
   EXPECT_FALSE(IsFound(weight));
 }
 
+TEST_F(WeightCopies, WritesThroughAliasesWithOtherVersionsAreSeenOnceCounted) {
+  const at::Tensor weight = Parameter();
+  const at::NoGradGuard no_grad;
+  at::Tensor alias = weight.variable_data();
+  CountWritesThrough(alias, weight.storage());
+  for (int i = 0; i < 3; ++i) {
+    Keep(weight);
+    EXPECT_TRUE(IsFound(weight));
+    alias.view({4}).add_(1);
+    EXPECT_FALSE(IsFound(weight));
+  }
+  Keep(weight);
+  alias.add_(1);
+  alias = weight.variable_data();
+  CountWritesThrough(alias, weight.storage());
+  EXPECT_FALSE(IsFound(weight)) << "a write of an alias that is gone";
+  Keep(weight);
+  EXPECT_TRUE(IsFound(weight));
+  alias.add_(1);
+  alias.reset();
+  CountWritesThrough(weight, weight.storage());
+  EXPECT_FALSE(IsFound(weight));
+}
+
 TEST_F(WeightCopies, AChangeFreesAllThatAreOutOfDate) {
   const at::Tensor a = Parameter(), b = Parameter(), c = Parameter();
   for (const at::Tensor& weight : {a, b, c}) Keep(weight);

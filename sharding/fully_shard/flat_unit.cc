@@ -129,6 +129,8 @@ void FlatUnit::BecomeSharded(Parameter& parameter, const Segment& segment) {
       LeafOver(segment.master.storage(), segment.master_dtype, segment.master.device(),
                parameter.piece.in_span, {parameter.piece.size});
   parameter.shard.unsafeGetTensorImpl()->set_version_counter(segment.written);
+  // Alone, a rank's masters are the gathered weights. Kept casts must see writes to shards.
+  if (ranks_ == 1) base::CountWritesThrough(parameter.shard, segment.storage);
   parameter.shard.requires_grad_(trained);
 
   parameter.tensor.mutable_grad().reset();

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/torch/weight_copies.h"
 #include "c10/core/InferenceMode.h"
 #include "driver/lua/operators/arguments.h"
 #include "driver/lua/operators/conversion.h"
@@ -55,6 +57,7 @@ struct Operator {
   std::optional<BinaryAlpha> binary_alpha;  // with alpha = 1: add, sub
   bool is_arithmetic = false;               // add, sub, mul, div: numbers stand for tensors
   bool is_random = false;                   // draws from a generator
+  bool parts_versions = false;              // see PartsVersions
 };
 
 namespace {
@@ -94,6 +97,15 @@ const std::map<std::string, std::vector<c10::OperatorName>>& Index() {
   return *kIndex;
 }
 
+// Returns whether tensors share memory after a call, but no version: autograd sees no write to one
+// of them as a write to another. Kept casts of weights must.
+bool PartsVersions(const std::string& name) {
+  constexpr const char* kNames[] = {
+      "data",         "set_data",     "set",          "set_",
+      "unsafe_chunk", "unsafe_split", "_unsafe_view", "unsafe_split_with_sizes"};
+  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
 // --- Calling -------------------------------------------------------------------------------------
 
 // Four bits for each argument's class, the keywords' last. 0 where there are too many to be
@@ -127,6 +139,7 @@ bool IsPlainTensor(const Parameter& parameter) {
 // Where a call of tensors alone was bound to an overload of a form that can be called unboxed.
 void RememberDirect(Operator& op, const Overload& overload, size_t num_tensors) {
   const std::vector<Parameter>& parameters = overload.parameters;
+  if (op.parts_versions) return;
   if (overload.result_argument != std::vector<int>{-1}) return;
   if (overload.handle.schema().returns()[0].type()->kind() != c10::TypeKind::TensorType) return;
   for (size_t i = 0; i < num_tensors; ++i) {
@@ -202,9 +215,28 @@ std::string MessageOf(const Operator& op, const c10::Error& error) {
   return std::string(absl::StripPrefix(message, absl::StrCat(op.name, ": ")));
 }
 
+void AddTensors(const Values& values, std::vector<at::Tensor>& tensors) {
+  for (const c10::IValue& value : values) {
+    if (value.isTensor()) tensors.push_back(value.toTensor());
+    if (!value.isTensorList()) continue;
+    for (const at::Tensor& tensor : value.toTensorVector()) tensors.push_back(tensor);
+  }
+}
+
+void CallPartingVersions(const Overload& overload, Values& values) {
+  std::vector<at::Tensor> tensors;
+  AddTensors(values, tensors);
+  overload.handle.callBoxed(values);
+  AddTensors(values, tensors);
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.defined() && tensor.has_storage())
+      base::CountWritesThrough(tensor, tensor.storage());
+}
+
 void Execute(lua_State* state, const Operator& op, const Binding& binding, Values& values) {
   FillValues(state, op, binding, values);
   try {
+    if (op.parts_versions) return CallPartingVersions(*binding.overload, values);
     binding.overload->handle.callBoxed(values);
     return;
   } catch (const c10::Error& error) {
@@ -405,6 +437,7 @@ Operator* FindOperator(const std::string& name) {
     }
     op = std::make_unique<Operator>();
     op->name = name;
+    op->parts_versions = PartsVersions(name);
     op->is_arithmetic = name == "add" || name == "sub" || name == "mul" || name == "div";
     for (const c10::OperatorName& overload : found->second) {
       op->overloads.push_back(DescribeOverload(*c10::Dispatcher::singleton().findSchema(overload)));

@@ -8,6 +8,7 @@ local models = require "lockstep.models"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
 local run = require "lockstep.run"
+local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local tiny = require "tiny_fixture"
 local torch = require "lockstep.torch"
@@ -273,6 +274,71 @@ t.test("KeptCastsChangeNoBitOfATraining", function()
     local kept = losses_of_training(true, recipe, optimizers.AdamW, torch.float32)
     t.equal(kept, (losses_of_training(false, recipe, optimizers.AdamW, torch.float32)), recipe)
   end
+end)
+
+-- Autograd sees no write to one of these tensors as a write to the weight.
+t.test("KeptCastsSeeWritesToMemoryWithAnotherVersion", function()
+  local source
+  local writes = {
+    data = function(w) w:data():mul_(2) end,
+    ["torch.data"] = function(w) torch.data(w):view { -1 }:mul_(2) end,
+    set_data = function(w)
+      source = torch.randn { 64, 32 }
+      w:set_data(source)
+    end,
+    ["a source of set_data"] = function() source:mul_(2) end,
+    set_ = function(w) torch.empty({ 0 }):set_(w):mul_(2) end,
+    unsafe_split = function(w) torch.unsafe_split(w, 2)[1]:mul_(2) end,
+    unsafe_split_with_sizes = function(w) torch.unsafe_split_with_sizes(w, { 16, 48 })[1]:mul_(2) end,
+    unsafe_chunk = function(w) torch.unsafe_chunk(w, 2)[1]:mul_(2) end,
+    _unsafe_view = function(w) torch._unsafe_view(w, { -1 }):mul_(2) end,
+  }
+  local order = {
+    "data", "torch.data", "set_data", "a source of set_data", "set_", "unsafe_split", "unsafe_split_with_sizes",
+    "unsafe_chunk", "_unsafe_view",
+  }
+  local layer = nn.Linear(32, 64)
+  local layers = nn.Sequential { layer }
+  float8.apply(layers, { recipe = "rowwise" })
+  local function results()
+    local x = torch.ones({ 4, 32 }):requires_grad_(true)
+    local y = layers(x)
+    y:sum():backward()
+    return { y:detach(), x.grad }
+  end
+  for _, name in ipairs(order) do
+    for call = 1, 2 do
+      local before = results()
+      torch.no_grad(function() writes[name](layer.weight) end)
+      local after = results()
+      t.truthy(not torch.equal(after[1], before[1]), name .. call .. " changes y")
+      float8.forget()
+      t.equal(after, results(), name .. call)
+      t.truthy(float8.kept_bytes() > 0)
+    end
+  end
+  local alias = layer.weight:data()
+  local before = results()
+  torch.no_grad(function() alias:mul_(2) end)
+  t.truthy(not torch.equal(results()[1], before[1]), "an alias from before the call")
+end)
+
+-- On one rank the shards are the gathered weights.
+t.test("KeptCastsSeeWritesToShardsWithinFull", function()
+  local net = tiny.model()
+  float8.apply(net)
+  local model = sharding.fully_shard(net)
+  local function loss() return tiny.loss(net, tiny.batch(7)):item() end
+  model:full(function()
+    torch.no_grad(function()
+      local before = loss()
+      for _, shard in ipairs(model:parameters()) do shard:mul_(2) end
+      local after = loss()
+      t.truthy(after ~= before)
+      float8.forget()
+      t.equal(after, loss())
+    end)
+  end)
 end)
 
 t.test("KeptCastsAreCountedAndFreed", function()
