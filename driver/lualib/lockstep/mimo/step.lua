@@ -248,15 +248,27 @@ end
 ---@field loss torch.Tensor?
 ---@field more table<string, any[]> the further results by module
 
+--- Waits for the rows of the towers. On every rank their bridges have one order, and so have their backwards.
+local function take_rows(self, pass)
+  for _, one in ipairs(self.towers) do
+    for _, bridge in ipairs(one.outgoing) do pass.arrived[bridge] = pass.arrived[bridge]:wait() end
+  end
+end
+
 --- Runs modules of this rank on a micro-batch.
 local function forward(self, loader, pass, modules)
   local batch, whole, roots, arrived = pass.batch, pass.whole, pass.roots, pass.arrived
   local function cross(bridge, x)
     if stage_links.is_one(bridge) then return bridge(x) end
     local opts = self.call and self.call(batch, whole, bridge) or whole
-    -- The stage on this rank takes the rows later, when those of other ranks have come.
-    if modules == self.towers and self.is_first then return bridge:start(x, opts) end
+    -- The first stage takes the rows later, when those of other ranks have come. The other ranks wait after all towers,
+    -- too: so backward runs through all bridges before the towers on every rank. Else towers with collectives, such as
+    -- those of tp, would wait for each other.
+    if modules == self.towers then return bridge:start(x, opts) end
     return bridge(x, opts)
+  end
+  local function add_root(y)
+    each(y, function(tensor) roots[#roots + 1] = torch.sum(tensor) end)
   end
   for _, one in ipairs(modules) do
     if one.is_here then
@@ -282,8 +294,14 @@ local function forward(self, loader, pass, modules)
       for i, bridge in ipairs(one.outgoing) do
         local y = cross(bridge, results[i])
         arrived[bridge] = y
-        if not self.takes[bridge] then each(y, function(tensor) roots[#roots + 1] = torch.sum(tensor) end) end
+        if not self.takes[bridge] and modules ~= self.towers then add_root(y) end
       end
+    end
+  end
+  if modules == self.towers and not self.is_first then
+    take_rows(self, pass)
+    for _, one in ipairs(modules) do
+      for _, bridge in ipairs(one.outgoing) do add_root(arrived[bridge]) end
     end
   end
 end
@@ -322,13 +340,6 @@ local function read(self, loader, index)
     fail("the loader ended after %d of the step's %d micro-batches", index - 1, self.micro_batches)
   end
   return { batch = batch, whole = whole, arrived = {}, roots = {}, more = {} }
-end
-
---- Waits for the rows of the towers. On every rank their bridges have one order, and so have their backwards.
-local function take_rows(self, pass)
-  for _, one in ipairs(self.towers) do
-    for _, bridge in ipairs(one.outgoing) do pass.arrived[bridge] = pass.arrived[bridge]:wait() end
-  end
 end
 
 local function run(self, loader)
@@ -393,8 +404,10 @@ end
 ---     mimo.reduce_gradients { topology = topo, modules = modules, loss = "sum", tokens = tokens }
 ---     local means = step:mean_losses() -- { language = 2.31, vision = 0.04 }, the same on every rank
 ---
---- A loss that several tp ranks hold counts once. The table lacks modules without a loss. In a step without
---- gradients give the divisor: the number of tokens, or of means. Collective, over all ranks.
+--- A loss that several tp ranks hold counts once. The table lacks modules without a loss. It also lacks the own loss of
+--- a module before the last if that has no graph: the module is frozen, or the step runs under torch.no_grad. `more` of
+--- the step has it. In a step without gradients give the divisor: the number of tokens, or of means. Collective, over all
+--- ranks.
 ---@param divisor number?
 ---@return table<string, number>
 function Step:mean_losses(divisor)
