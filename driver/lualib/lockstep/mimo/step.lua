@@ -406,8 +406,8 @@ end
 ---
 --- A loss that several tp ranks hold counts once. The table lacks modules without a loss. It also lacks the own loss of
 --- a module before the last if that has no graph: the module is frozen, or the step runs under torch.no_grad. `more` of
---- the step has it. In a step without gradients give the divisor: the number of tokens, or of means. Collective, over all
---- ranks.
+--- the step has it. In a step without gradients give the divisor: the number of tokens, or of means. Collective, over
+--- all ranks.
 ---@param divisor number?
 ---@return table<string, number>
 function Step:mean_losses(divisor)
