@@ -24,6 +24,15 @@ end
 
 -- The data ----------------------------------------------------------------------------------------
 
+--- Returns the sample of each row, from 0.
+function M.owners(rows)
+  local list = {}
+  for sample, count in ipairs(rows) do
+    for _ = 1, count do list[#list + 1] = sample - 1 end
+  end
+  return torch.tensor(list, { dtype = torch.int64 })
+end
+
 --- Samples by position, from 1, each drawn from its number alone. `reads` counts them.
 function M.dataset(num_samples)
   local set = { num_samples = num_samples, reads = 0 }

@@ -24,15 +24,6 @@ function Node:init(incoming, outgoing)
   for _, key in ipairs(outgoing) do self["to_" .. key] = nn.Linear(WIDTH, WIDTH) end
 end
 
---- Returns the sample of each row, from 0.
-local function owners(rows)
-  local list = {}
-  for sample, count in ipairs(rows) do
-    for _ = 1, count do list[#list + 1] = sample - 1 end
-  end
-  return torch.tensor(list, { dtype = torch.int64 })
-end
-
 --- Returns the place of each row among those of its sample, [rows, 1].
 local function places(rows)
   local list = {}
@@ -44,7 +35,7 @@ end
 
 --- Adds rows up by their samples.
 local function by_sample(rows, counts)
-  return torch.zeros({ #counts, WIDTH }, { dtype = torch.float64 }):index_add(0, owners(counts), rows)
+  return torch.zeros({ #counts, WIDTH }, { dtype = torch.float64 }):index_add(0, fixture.owners(counts), rows)
 end
 
 local function key_of(edge) return edge.from .. "_" .. edge.to end
@@ -60,7 +51,7 @@ local function function_of(case, name, node)
     h = torch.tanh(h)
     local results = {}
     for i, edge in ipairs(case.outgoing[name]) do
-      local owner = owners(part.rows[key_of(edge)])
+      local owner = fixture.owners(part.rows[key_of(edge)])
       results[i] = owner:size(0) == 0 and torch.zeros { 0, WIDTH }
         or node["to_" .. key_of(edge)](h:index_select(0, owner)) + places(part.rows[key_of(edge)])
     end

@@ -33,15 +33,6 @@ function Stage:forward(...) return self.compute(...) end
 
 local function key_of(edge) return edge.from .. "_" .. edge.to end
 
---- Returns the sample of each row, from 0.
-local function owners(rows)
-  local list = {}
-  for sample, count in ipairs(rows) do
-    for _ = 1, count do list[#list + 1] = sample - 1 end
-  end
-  return torch.tensor(list, { dtype = torch.int64 })
-end
-
 --- Returns the rows of `x` that this cp rank keeps: every other one, as its chunk of each sequence.
 local function chunk_of(case, name, x)
   local cp = case.at[name] and case.at[name].cp_size or 1
@@ -55,13 +46,13 @@ end
 function M.function_of(case, name, stage, net)
   local is_first, is_last = stage == 1, stage == case.stages[name]
   return function(part, ...)
-    local token_owner = chunk_of(case, name, owners(part.seq_lens))
+    local token_owner = chunk_of(case, name, fixture.owners(part.seq_lens))
     local h
     if is_first then
       h = net.own(chunk_of(case, name, part.x))
       for i, edge in ipairs(case.incoming[name]) do
         local sums = torch.zeros({ #part.seq_lens, WIDTH }, { dtype = torch.float64 }):index_add(0,
-          owners(part.rows[key_of(edge)]), torch.tanh(net["from_" .. key_of(edge)](select(i, ...))))
+          fixture.owners(part.rows[key_of(edge)]), torch.tanh(net["from_" .. key_of(edge)](select(i, ...))))
         h = h + sums:index_select(0, token_owner)
       end
     else
@@ -78,7 +69,7 @@ function M.function_of(case, name, stage, net)
     local results = {}
     local sums = torch.zeros({ #part.seq_lens, WIDTH }, { dtype = torch.float64 }):index_add(0, token_owner, h)
     for i, edge in ipairs(case.outgoing[name]) do
-      results[i] = net["to_" .. key_of(edge)](sums):index_select(0, owners(part.rows[key_of(edge)]))
+      results[i] = net["to_" .. key_of(edge)](sums):index_select(0, fixture.owners(part.rows[key_of(edge)]))
     end
     results[#results + 1] = own
     return unpack(results)
