@@ -1,5 +1,6 @@
 #include "driver/lua/operators/unboxed.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -48,23 +49,6 @@ class Argument<const at::Tensor&> {
 
  private:
   const at::Tensor& tensor_;
-};
-
-template <>
-class Argument<int64_t> {
- public:
-  static bool Fits(const Parameter& parameter, const c10::Type& type) {
-    return parameter.kind == ParameterKind::kInteger && !parameter.optional &&
-           type.kind() == c10::TypeKind::IntType;
-  }
-  explicit Argument(const Given& given)
-      : value_(given.is_absent()
-                   ? given.parameter().default_value->toInt()
-                   : static_cast<int64_t>(lua_tonumber(given.state, given.source()))) {}
-  int64_t get() const { return value_; }
-
- private:
-  int64_t value_;
 };
 
 template <>
@@ -195,10 +179,6 @@ UnboxedCall FindUnboxedCall(const Overload& overload) {
                                                                                        call);
   // view, reshape
   Try<const at::Tensor&, c10::SymIntArrayRef>(overload, call);
-  // unsqueeze
-  Try<const at::Tensor&, int64_t>(overload, call);
-  // transpose
-  Try<const at::Tensor&, int64_t, int64_t>(overload, call);
   return call;
 }
 

@@ -32,7 +32,7 @@ struct TensorBox {
   HeldBytes held;
   at::Tensor tensor;
   bool has_unrooted_hooks = false;  // see hooks.h
-  // This thread's values in the order that they were pushed, see Prefetch.
+  // This thread's values in the order that they were pushed, see PrefetchOlder.
   TensorBox* older = nullptr;
   TensorBox* newer = nullptr;
 };
@@ -56,6 +56,7 @@ Box* BoxAt(lua_State* state, int index, uint64_t tag) {
 // faster to look up than a name.
 thread_local int tensor_metatable = LUA_NOREF;
 
+// The value that this thread pushed last.
 thread_local TensorBox* newest = nullptr;
 
 void Link(TensorBox* box) {
@@ -69,36 +70,40 @@ void Unlink(const TensorBox* box) {
   if (box->older != nullptr) box->older->newer = box->newer;
 }
 
-constexpr size_t kCacheLine = 64;
-
 template <size_t num_bytes>
 void PrefetchBytes(const void* address) {
+  constexpr size_t kCacheLine = 64;
   for (size_t i = 0; i < num_bytes; i += kCacheLine)
-    __builtin_prefetch(static_cast<const char*>(address) + i, 1);
+    __builtin_prefetch(static_cast<const char*>(address) + i, /*for writing*/ 1);
 }
 
-// Lua's collector frees values from the newest to the oldest, and each was last touched thousands
-// of operators ago. So the next ones are brought into the cache while this one is freed: the fourth
-// its box, the third its tensor, and so on down to its node.
-void Prefetch(const TensorBox* box) {
-  const TensorBox* first = box->older;
-  if (first == nullptr) return;
-  const TensorBox* second = first->older;
-  if (second == nullptr) return;
-  const TensorBox* third = second->older;
+const torch::autograd::AutogradMeta* AutogradOf(const TensorBox* box) {
+  return static_cast<const torch::autograd::AutogradMeta*>(
+      box->tensor.unsafeGetTensorImpl()->autograd_meta());
+}
+
+// Brings the tensors that are probably freed next into the cache, while this one is freed. The
+// collector frees dead tensors from the newest to the oldest, thousands of operators after their
+// last use, so each of their parts would be waited for. A part's address lies in the part before
+// it, so the third tensor from here is at its first part and the first at its last.
+void PrefetchOlder(const TensorBox* box) {
+  const TensorBox* const first = box->older;
+  const TensorBox* const second = first == nullptr ? nullptr : first->older;
+  const TensorBox* const third = second == nullptr ? nullptr : second->older;
   if (third == nullptr) return;
   if (third->older != nullptr) PrefetchBytes<sizeof(TensorBox)>(third->older);
   PrefetchBytes<sizeof(c10::TensorImpl)>(third->tensor.unsafeGetTensorImpl());
-  const c10::TensorImpl* impl = second->tensor.unsafeGetTensorImpl();
-  if (impl->has_storage())
-    PrefetchBytes<sizeof(c10::StorageImpl)>(impl->unsafe_storage().unsafeGetStorageImpl());
-  const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(impl->autograd_meta());
-  if (meta != nullptr) PrefetchBytes<sizeof(torch::autograd::AutogradMeta)>(meta);
-  impl = first->tensor.unsafeGetTensorImpl();
-  if (impl->has_storage())
-    __builtin_prefetch(impl->unsafe_storage().unsafeGetStorageImpl()->data(), 1);
-  meta = static_cast<const torch::autograd::AutogradMeta*>(impl->autograd_meta());
-  if (meta != nullptr) PrefetchBytes<512>(meta->grad_fn_.get());
+
+  if (second->tensor.has_storage())
+    PrefetchBytes<sizeof(c10::StorageImpl)>(second->tensor.storage().unsafeGetStorageImpl());
+  if (const auto* autograd = AutogradOf(second))
+    PrefetchBytes<sizeof(torch::autograd::AutogradMeta)>(autograd);
+
+  if (first->tensor.has_storage())
+    __builtin_prefetch(
+        first->tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get(), 1);
+  constexpr size_t kNodeBytes = 512;  // of most nodes, with what they saved
+  if (const auto* autograd = AutogradOf(first)) PrefetchBytes<kNodeBytes>(autograd->grad_fn_.get());
 }
 
 // Throws where a tensor's memory was given back while the tensor lives, which kernels do not look
@@ -119,7 +124,7 @@ void CheckMemory(const at::Tensor& tensor) {
 int CollectTensor(lua_State* state) {
   TensorBox* box = BoxAt<TensorBox>(state, 1, kTensorTag);
   if (box == nullptr) return 0;
-  Prefetch(box);
+  PrefetchOlder(box);
   Unlink(box);
   Release(box->held);
   box->tag = 0;
