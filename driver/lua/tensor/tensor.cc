@@ -24,26 +24,27 @@ constexpr char kDtypeMetatable[] = "lockstep.dtype";
 constexpr char kDtypes[] = "lockstep.dtypes";
 
 // Tags at the start of a userdata tell ours from others' faster than comparing metatables does.
-constexpr uint64_t kTensorTag = 0x726f736e65742e4c;
-constexpr uint64_t kDtypeTag = 0x65707974642e6b63;
+constexpr uint32_t kTensorTag = 0x65742e4c;
+constexpr uint32_t kDtypeTag = 0x642e6b63;
 
+// The collector works for each byte that Lua allocates, so the fields leave no gaps.
 struct TensorBox {
-  uint64_t tag;
+  uint32_t tag;
+  bool has_unrooted_hooks;  // see hooks.h
   HeldBytes held;
   at::Tensor tensor;
-  bool has_unrooted_hooks = false;  // see hooks.h
   // This thread's values in the order that they were pushed, see PrefetchOlder.
   TensorBox* older = nullptr;
   TensorBox* newer = nullptr;
 };
 
 struct DtypeBox {
-  uint64_t tag;
+  uint32_t tag;
   at::ScalarType dtype;
 };
 
 template <typename Box>
-Box* BoxAt(lua_State* state, int index, uint64_t tag) {
+Box* BoxAt(lua_State* state, int index, uint32_t tag) {
   Box* box = static_cast<Box*>(lua_touserdata(state, index));
   // Light userdata has the size 0 and no tag: it is not ours.
   if (box == nullptr || lua_objlen(state, index) != sizeof(Box)) return nullptr;
@@ -168,7 +169,7 @@ int PushTensor(lua_State* state, at::Tensor tensor) {
   const c10::Device device = tensor.device();
   // Constructed before it has a finaliser: the collector never sees a half-made box.
   auto* box = new (lua_newuserdata(state, sizeof(TensorBox)))
-      TensorBox{kTensorTag, HeldBytes(), std::move(tensor)};
+      TensorBox{kTensorTag, false, HeldBytes(), std::move(tensor)};
   box->held = Hold(box->tensor);
   Link(box);
   lua_rawgeti(state, LUA_REGISTRYINDEX, tensor_metatable);
