@@ -83,6 +83,12 @@ const torch::autograd::AutogradMeta* AutogradOf(const TensorBox* box) {
       box->tensor.unsafeGetTensorImpl()->autograd_meta());
 }
 
+// Returns nullptr if the tensor has none. Throws never: a finaliser must not.
+c10::StorageImpl* StorageOf(const TensorBox* box) {
+  const c10::TensorImpl* tensor = box->tensor.unsafeGetTensorImpl();
+  return tensor->has_storage() ? tensor->unsafe_storage().unsafeGetStorageImpl() : nullptr;
+}
+
 // Brings the tensors that are probably freed next into the cache, while this one is freed. The
 // collector frees dead tensors from the newest to the oldest, thousands of operators after their
 // last use, so each of their parts would be waited for. A part's address lies in the part before
@@ -95,14 +101,12 @@ void PrefetchOlder(const TensorBox* box) {
   if (third->older != nullptr) PrefetchBytes<sizeof(TensorBox)>(third->older);
   PrefetchBytes<sizeof(c10::TensorImpl)>(third->tensor.unsafeGetTensorImpl());
 
-  if (second->tensor.has_storage())
-    PrefetchBytes<sizeof(c10::StorageImpl)>(second->tensor.storage().unsafeGetStorageImpl());
+  if (const auto* storage = StorageOf(second)) PrefetchBytes<sizeof(c10::StorageImpl)>(storage);
   if (const auto* autograd = AutogradOf(second))
     PrefetchBytes<sizeof(torch::autograd::AutogradMeta)>(autograd);
 
-  if (first->tensor.has_storage())
-    __builtin_prefetch(
-        first->tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get(), 1);
+  if (c10::StorageImpl* storage = StorageOf(first))
+    __builtin_prefetch(storage->_mutable_data_ptr_no_checks().get(), 1);
   constexpr size_t kNodeBytes = 512;  // of most nodes, with what they saved
   if (const auto* autograd = AutogradOf(first)) PrefetchBytes<kNodeBytes>(autograd->grad_fn_.get());
 }
