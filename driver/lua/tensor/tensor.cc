@@ -83,7 +83,7 @@ const torch::autograd::AutogradMeta* AutogradOf(const TensorBox* box) {
       box->tensor.unsafeGetTensorImpl()->autograd_meta());
 }
 
-// Returns nullptr if the tensor has none. Throws never: a finaliser must not.
+// Returns nullptr if the tensor has none. Never throws, because a finaliser calls it.
 c10::StorageImpl* StorageOf(const TensorBox* box) {
   const c10::TensorImpl* tensor = box->tensor.unsafeGetTensorImpl();
   return tensor->has_storage() ? tensor->unsafe_storage().unsafeGetStorageImpl() : nullptr;
