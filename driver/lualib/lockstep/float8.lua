@@ -47,11 +47,14 @@ local function net_of(model)
 end
 
 local function check_net(net)
-  splits.refuse_module(CALLER, net, "float8 products of split layers are not supported")
   if #adapters.adapted(net) + #lora_experts.adapted(net) > 0 then
     fail("the model has adapters; call this before lora.apply")
   end
   for name, module in net:named_modules() do
+    -- Each expert is whole on its rank.
+    for _, value in pairs(module.holds_experts and {} or nn.fields(module)) do
+      splits.refuse(CALLER, value, "float8 products of split layers are not supported")
+    end
     check(not module.float8_recipe, '"%s" is a float8 layer already; call this once', name)
   end
 end

@@ -365,8 +365,6 @@ end
 ---@field gather_bytes integer that each rank sent to each other rank in the gathers
 ---@field scale_reductions integer collectives that found the scales of all weights that are gathered in float8
 ---@field float8_weights integer weights that are gathered in float8
----@field not_float8 float8.Left[] layers of lockstep.float8 whose weights are gathered as others, where float8_gather
----is set
 ---@field exchanged integer of the gathers and reductions: small ones on CPUs, which travelled with their comparison
 ---@field shard_bytes integer this rank's masters
 ---@field largest_unit_bytes integer the largest unit beside the root, gathered
@@ -376,10 +374,11 @@ end
 
 --- Returns counts of the model's collectives, and the memory that it holds.
 ---@return sharding.FullyShardStats
-function FullyShard:sharding_stats()
-  local parts = self[PARTS]
-  return plain.copy(parts.core:stats(), { not_float8 = parts.not_float8 })
-end
+function FullyShard:sharding_stats() return self[PARTS].core:stats() end
+
+--- Returns the layers of float8.apply whose weights do not travel in float8 in spite of float8_gather, and why.
+---@return float8.Left[]
+function FullyShard:float8_left() return self[PARTS].float8_left end
 
 ---@class sharding.FullyShardOptions
 ---@field units string[]?
@@ -430,7 +429,7 @@ local function build(net, o, has_values, model)
   o.units, o.ignore, o.has_values = nil, nil, has_values
   local of_core = plain.copy(o)
   of_core.float8_gather = nil
-  of_core.float8_weights, parts.not_float8 = float8_weights.find(net, found, o)
+  of_core.float8_weights, parts.float8_left = float8_weights.find(net, found, o)
   parts.core = expert_units.core(found.units, buffers, of_core)
   parts.shards = parts.core:shards()
   parts.replaced = units_of.replaced_since(net, found.tensors)
