@@ -17,7 +17,7 @@ torch.set_num_threads(1) -- small tensors
 local world = dist.world_size()
 
 --- Trains a sharded model by two or three steps of AdamW, of two micro-batches each. One of these is in recomputed
---- regions. An evaluation follows each step. Returns the losses in order, the whole state, and the counts of collectives.
+--- regions. An evaluation follows each step. Returns the losses in order, the whole state, and the counts.
 local function sharded_training(options, changes)
   local steps = changes and 2 or 3
   local net = tiny.model(changes and changes.config, changes and changes.dtype)
