@@ -129,7 +129,8 @@ sharding::ShardGroups MakeGroups(const driver::Context& context, const std::vect
 
 // fully_shard(units: sharding.Unit[], buffers: table[], options: table<string, any>) -> FullyShard
 // buffers: {{name, tensor}, ...}; options: as sharding.fully_shard takes them; has_values = false:
-// masters begin as zeros, and the parameters are not read. Collective.
+// masters begin as zeros, and the parameters are not read. float8_weights: names of parameters that
+// travel in float8, in place of float8_gather. Collective.
 int NewFullyShard(lua_State* state) {
   const OptionTable table(
       state, 3, "sharding.fully_shard",

@@ -99,7 +99,8 @@ t.test("AMixtureLearnsAboutAsWellAsWithoutFloat8", function()
       for _, one in ipairs(left) do
         t.truthy(one.name:find "gate$" or one.name:find "router$" or one.name == "lm_head", one.name)
       end
-      t.truthy(tiny.step(layers, tiny.batch(1)) ~= tiny.step(model, tiny.batch(1)), name .. ": the experts are in float8")
+      local without, with = tiny.step(layers, tiny.batch(1)), tiny.step(model, tiny.batch(1))
+      t.truthy(without ~= with, name .. ": the experts are in float8")
       layers:zero_grad()
       model:zero_grad()
       local begin, finish = tiny.train(model, 12)
