@@ -1,9 +1,11 @@
 #include <cstddef>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/aminmax.h"
-#include "ATen/ops/empty.h"
+#include "ATen/ops/cat.h"
 #include "ATen/ops/maximum.h"
 #include "ATen/ops/stack.h"
 #include "ATen/ops/zeros.h"
@@ -59,18 +61,20 @@ at::Tensor FlatUnit::Magnitudes() const {
   std::vector<at::Tensor> all;
   for (const Segment& segment : segments_) {
     if (!segment.is_float8) continue;
+    const at::Tensor none = at::zeros({}, segment.master.options());
+    std::vector<at::Tensor> least, most;
     for (const size_t i : segment.members) {
       const Piece& piece = parameters_[i].piece;
-      const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
-      at::Tensor largest = at::zeros({}, options);
-      if (piece.size > 0) {
-        const auto [least, most] = at::aminmax(segment.master.narrow(0, piece.in_span, piece.size));
-        largest = at::maximum(most, least.neg()).abs().to(segment.gathered_dtype).to(at::kFloat);
-      }
-      all.push_back(largest);
+      auto [min, max] = piece.size > 0
+                            ? at::aminmax(segment.master.narrow(0, piece.in_span, piece.size))
+                            : std::make_tuple(none, none);
+      least.push_back(std::move(min));
+      most.push_back(std::move(max));
     }
+    const at::Tensor largest = at::maximum(at::stack(most), at::stack(least).neg()).abs();
+    all.push_back(largest.to(segment.gathered_dtype).to(at::kFloat));
   }
-  return at::stack(all).view(at::kInt);
+  return at::cat(all).view(at::kInt);
 }
 
 void FlatUnit::TakeMagnitudes(const at::Tensor& largest) {

@@ -266,3 +266,29 @@ t.test("AModelThatIsReadInPartsGathersInFloat8", function()
   end
   t.equal(results[2], results[1])
 end)
+
+t.test("AStateGoesOnWithFloat8GathersAndWithout", function()
+  local function made(float8_gather)
+    local net = tiny.model()
+    float8.apply(net)
+    local model = sharding.fully_shard(net, { float8_gather = float8_gather })
+    local optimizer = optim.AdamW(model:parameters(), { lr = 1e-2 })
+    run:state { model = model, optimizer = optimizer }
+    return function(step)
+      local loss = tiny.loss(model, tiny.batch(step, dist.rank()))
+      loss:backward()
+      optimizer:step()
+      optimizer:zero_grad()
+      return loss:item()
+    end
+  end
+  for step, float8_gather in ipairs { false, true } do
+    local train = made(float8_gather)
+    train(1)
+    run:save { step = step }
+    local expected = { train(2), train(3) }
+    local again = made(not float8_gather)
+    t.equal(run:resume(), step)
+    t.equal({ again(2), again(3) }, expected)
+  end
+end)
