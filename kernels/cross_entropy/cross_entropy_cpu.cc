@@ -67,6 +67,10 @@ struct LossCpu : Cpu {
   P Exp(const P& x) const {
     return {ExpOf(x.a), ExpOf(x.b)};
   }
+  template <typename P>
+  P AtLeast(const P& x, typename P::Acc bound) const {
+    return Larger(x, P(bound));
+  }
 
   template <typename T, bool kMore>
   LossSums<typename Pack<T>::Acc> SumsOf(const T* z, int64_t size) const {
@@ -87,26 +91,28 @@ struct LossCpu : Cpu {
       const P shifts(shift);
       P sum(Acc(0)), weighted(Acc(0)), total(Acc(0));
       for (int64_t i = 0; i < whole; i += P::kSize) {
-        const P value = P::Load(block + i, Whole{}), below = value - shifts, p = this->Exp(below);
+        const P below = P::Load(block + i, Whole{}) - shifts, p = this->Exp(below);
         sum = sum + p;
         if constexpr (kMore) {
-          weighted = weighted + p * below;
-          total = total + value;
+          weighted = weighted + p * AtLeast(below, kLeastLogP);
+          total = total + below;
         }
       }
       LossSums<Acc> part = {.most = all.most,
                             .sum = sum.Total(),
                             .weighted = weighted.Total(),
-                            .total = total.Total()};
+                            .total = total.Total(),
+                            .count = static_cast<Acc>(count)};
       for (int64_t i = whole; i < count; ++i) {
-        const Acc value = static_cast<Acc>(block[i]), below = value - shift, p = std::exp(below);
+        const Acc below = static_cast<Acc>(block[i]) - shift, p = std::exp(below);
         part.sum += p;
-        part.weighted += p * below;
-        part.total += value;
+        part.weighted += p * std::max(below, Acc(kLeastLogP));
+        part.total += below;
       }
       all.sum += part.sum;
       all.weighted += part.weighted;
       all.total += part.total;
+      all.count += part.count;
     }
     return all;
   }

@@ -4,12 +4,13 @@
 //   SumsOf<T, kMore>(z, size)  the sums of a row, to all of its threads: `weighted` and
 //                              `total` only with kMore
 //   Exp(pack)                  the exponential of each number
+//   AtLeast(pack, bound)       the larger of each number and the bound
 //   Owns<T>(i)                 whether ForEachPack visits the row's number i on this thread
 //   CheckLabel(label, size)    stops the program if the label is not below size
 //
 // The gradient exp(z - lse) needs more digits than lse has in float32. So lse is kept in float64.
 // exp(z - rounded lse) has an error that is the same for the whole row, and is put right in its
-// factor.
+// factor. Backward reads a row once more if float64 has too few digits for its lse.
 
 #ifndef LOCKSTEP_KERNELS_CROSS_ENTROPY_LOSS_LOOPS_H_
 #define LOCKSTEP_KERNELS_CROSS_ENTROPY_LOSS_LOOPS_H_
@@ -17,6 +18,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/cross_entropy/loss_rows.h"
 #include "kernels/loops.h"
@@ -24,18 +26,23 @@
 namespace lockstep::kernels {
 namespace {
 
+// A lower bound of log_p in p * log_p. The product is 0 there, and would be NaN of -infinity.
+constexpr float kLeastLogP = -1e4f;
+
 // The sums of a row of logits z. `most` is the largest.
 template <typename Acc>
 struct LossSums {
   Acc most = -std::numeric_limits<Acc>::infinity();
   Acc sum = 0;       // of exp(z - most)
   Acc weighted = 0;  // of exp(z - most) (z - most)
-  Acc total = 0;     // of z
+  Acc total = 0;     // of z - most: a sum of z would lose the digits of the differences
+  Acc count = 0;     // of the numbers in total
 
   // Makes `larger` the largest number.
   LOCKSTEP_DEVICE void RaiseTo(Acc larger) {
     const Acc factor = std::exp(most - larger);
     if (sum > 0) weighted = factor * (weighted + sum * (most - larger));
+    if (count > 0) total += count * (most - larger);
     sum *= factor;
     most = larger;
   }
@@ -56,6 +63,26 @@ struct LossLoops {
     Acc loss, lse, entropy;
   };
 
+  // A row's lse in two parts.
+  struct LogSum {
+    Acc shift, rest;
+  };
+
+  // Returns lse as forward keeps it: the rest is what Acc's rounding leaves out.
+  LOCKSTEP_DEVICE static LogSum LogSumOf(double lse) {
+    const Acc shift = static_cast<Acc>(lse);
+    return {shift, static_cast<Acc>(lse - shift)};
+  }
+  LOCKSTEP_DEVICE static LogSum LogSumOf(const LossSums<Acc>& sums) {
+    return {sums.most, std::log(sums.sum)};
+  }
+
+  // Returns whether float64's rounding of lse would be seen in the gradient: exp(z - lse) has as
+  // large a relative error.
+  LOCKSTEP_DEVICE static bool IsLarge(double lse) {
+    return std::abs(lse) > (std::is_same_v<Acc, double> ? 8192. : 1073741824.);
+  }
+
   LOCKSTEP_DEVICE static Acc WeightOf(const LossRows& m, int64_t row) {
     return m.weight == nullptr ? Acc(1) : *In<Acc>(m.weight, row);
   }
@@ -68,28 +95,29 @@ struct LossLoops {
   // Writes the gradient of a row's logits. `to` may be z. `entropy` is read with kEntropy.
   template <bool kEntropy>
   LOCKSTEP_DEVICE static void Gradient(const Machine& machine, const LossRows& m, int64_t label,
-                                       double lse, Acc entropy, const Incoming& incoming,
+                                       const LogSum& lse, Acc entropy, const Incoming& incoming,
                                        const T* z, T* to) {
-    const Acc shift = static_cast<Acc>(lse), rest = static_cast<Acc>(lse - shift);
+    const Acc shift = lse.shift, rest = lse.rest, correction = std::exp(-rest);
     const Acc smoothing = static_cast<Acc>(m.label_smoothing);
     const Acc uniform = incoming.loss * smoothing / static_cast<Acc>(m.size);
     Acc factor = incoming.loss * (1 + 2 * static_cast<Acc>(m.z_loss) * shift) + incoming.lse;
     if constexpr (kEntropy) factor -= incoming.entropy * (entropy - rest);
-    const Acc constant = factor * (1 - rest), slope = -incoming.entropy * (1 - rest);
+    const Acc constant = factor * correction, slope = -incoming.entropy * correction;
     const bool owns = machine.template Owns<T>(label);
     const Acc at_label = owns ? static_cast<Acc>(z[label]) : Acc(0);  // before it is overwritten
     const P shifts(shift), constants(constant), slopes(slope), uniforms(uniform);
     machine.template ForEachPack<T>(m.size, [&](int64_t i, auto amount) {
       const P log_p = P::Load(z + i, amount) - shifts, p = machine.Exp(log_p);
       if constexpr (kEntropy) {
-        (p * (slopes * log_p + constants) - uniforms).Store(to + i, amount);
+        (p * (slopes * machine.AtLeast(log_p, kLeastLogP) + constants) - uniforms)
+            .Store(to + i, amount);
       } else {
         (p * constants - uniforms).Store(to + i, amount);
       }
     });
     if (!owns) return;
     const Acc log_p = at_label - shift;
-    const Acc of_p = kEntropy ? slope * log_p + constant : constant;
+    const Acc of_p = kEntropy ? slope * std::max(log_p, Acc(kLeastLogP)) + constant : constant;
     to[label] = static_cast<T>(std::exp(log_p) * of_p - incoming.loss * (1 - smoothing) - uniform);
   }
 
@@ -118,7 +146,9 @@ struct LossLoops {
         if (m.label_smoothing > 0) {
           const Acc smoothing = static_cast<Acc>(m.label_smoothing);
           const Acc mean = sums.total / static_cast<Acc>(m.size);
-          loss = (1 - smoothing) * loss + smoothing * (log_sum + (sums.most - mean));
+          // 0 times the infinite loss of a label at -infinity would be NaN.
+          loss = smoothing < 1 ? (1 - smoothing) * loss : Acc(0);
+          loss += smoothing * (log_sum - mean);
         }
         if (m.entropy != nullptr) *Out<Acc>(m.entropy, row) = log_sum - sums.weighted / sums.sum;
       }
@@ -128,7 +158,8 @@ struct LossLoops {
     }
     if (gradient != nullptr) {
       const Incoming incoming = {.loss = weight, .lse = 0, .entropy = 0};
-      Gradient<false>(machine, m, label, lse, 0, incoming, z, gradient);
+      const LogSum parts = IsLarge(lse) ? LogSumOf(sums) : LogSumOf(lse);
+      Gradient<false>(machine, m, label, parts, 0, incoming, z, gradient);
     }
   }
 
@@ -157,7 +188,9 @@ struct LossLoops {
         continue;
       }
       const T* const z = In<T>(m.rows.logits, row * m.rows.stride);
-      const double lse = m.rows.lse[row];
+      const LogSum lse = IsLarge(m.rows.lse[row])
+                             ? LogSumOf(machine.template SumsOf<T, /*kMore=*/false>(z, m.rows.size))
+                             : LogSumOf(m.rows.lse[row]);
       const Incoming incoming = {.loss = At(m.dloss, m.dloss_stride, row) * WeightOf(m.rows, row),
                                  .lse = At(m.dlse, m.dlse_stride, row),
                                  .entropy = At(m.dentropy, m.dentropy_stride, row)};

@@ -39,10 +39,11 @@ struct LossThreads : Threads {
         const Acc below = pack.v[j] - shift, p = std::exp(below);
         mine.sum += p;
         if constexpr (kMore) {
-          mine.weighted += p * below;
-          mine.total += pack.v[j];
+          mine.weighted += p * std::max(below, Acc(kLeastLogP));
+          mine.total += below;
         }
       }
+      if constexpr (kMore) mine.count += count;
     });
     const Acc most = this->template Reduced<Larger>(mine.most);
     if (most > mine.most) mine.RaiseTo(most);
@@ -57,6 +58,12 @@ struct LossThreads : Threads {
   template <typename P>
   __device__ P Exp(const P& x) const {
     return kernels::Exp(x);
+  }
+  template <typename P>
+  __device__ P AtLeast(const P& x, typename P::Acc bound) const {
+    P result(bound);
+    for (int i = 0; i < P::kSize; ++i) result.v[i] = std::max(x.v[i], bound);
+    return result;
   }
   template <typename T>
   __device__ bool Owns(int64_t i) const {
