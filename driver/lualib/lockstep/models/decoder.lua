@@ -12,6 +12,7 @@ local checkpoint = require "lockstep.checkpoint"
 local config = require "lockstep.models.config"
 local generation = require "lockstep.models.generation"
 local nn = require "lockstep.nn"
+local one_input = require "lockstep.nn.one_input"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local reading = require "lockstep.models.reading"
@@ -58,11 +59,9 @@ end
 ---@return torch.Tensor k [T, kv_heads, head_dim]
 ---@return torch.Tensor v [T, kv_heads, head_dim]
 function Attention:project(x)
-  local q, dim = self.q_proj(x), self.head_dim
-  local tokens = q:size(0) -- sharding.tensor_parallel may split the tokens of x
-  q = q:view(tokens, -1, dim)
-  local k = self.k_proj(x):view(tokens, -1, dim)
-  local v = self.v_proj(x):view(tokens, -1, dim)
+  local q, k, v = one_input.linears(x, self.q_proj, self.k_proj, self.v_proj)
+  local tokens, dim = q:size(0), self.head_dim -- sharding.tensor_parallel may split the tokens of x
+  q, k, v = q:view(tokens, -1, dim), k:view(tokens, -1, dim), v:view(tokens, -1, dim)
   if self.q_norm then q, k = self.q_norm(q), self.k_norm(k) end
   return q, k, v
 end
@@ -98,7 +97,9 @@ function Mlp:init(hidden, intermediate, opts)
   self.down_proj = nn.Linear(intermediate, hidden, bias)
 end
 
-function Mlp:forward(x) return self.down_proj(nn.swiglu(self.gate_proj(x), self.up_proj(x))) end
+function Mlp:forward(x)
+  return self.down_proj(nn.swiglu(one_input.linears(x, self.gate_proj, self.up_proj)))
+end
 
 --- Returns the new hidden states, and the second result of its MLP if there is one.
 ---@class models.Layer: nn.Module
@@ -116,7 +117,8 @@ end
 function Layer:forward(x, pass)
   local of_new_tokens = pass.layers and pass.layers[self]
   if of_new_tokens then return of_new_tokens(x, pass) end
-  return self:after_attention(self.self_attn(self.input_layernorm(x), pass), x)
+  local normalised, same = one_input.norm(self.input_layernorm, x)
+  return self:after_attention(self.self_attn(normalised, pass), same)
 end
 
 --- Computes the rest of forward after the attention. Private to forward and models.new_tokens.

@@ -66,6 +66,15 @@ function M.linear(x, weight, bias)
   return torch.linear(x, weight, bias)
 end
 
+--- Returns x W^T + bias of two or three layers, or nil where kernels are off. Private to nn.one_input.
+---@param x torch.Tensor [..., in]
+---@param weights torch.Tensor[] [out, in] each
+---@param biases torch.Tensor[] [out] each, or none
+---@return torch.Tensor[]?
+function M.linears(x, weights, biases)
+  return fused and kernels.linears(x, weights, biases) or nil
+end
+
 --- Returns x W^T + bias + scale * x A^T B^T: a linear layer with an adapter of LoRA. The adapter computes in the dtype
 --- of a and b. With kernels it is one operator, and one node of autograd. Private to lockstep.lora.
 ---@param x torch.Tensor [..., in]
@@ -110,6 +119,16 @@ local function rms_norm(x, weight, size, eps)
   if fused and dtype == weight.dtype then return kernels.rms_norm(x, weight, eps) end
   if dtype == torch.float32 then return torch.rms_norm(x, size, weight, eps) end
   return weight * torch.rms_norm(x, size, nil, eps)
+end
+
+--- Returns the result of nn.RMSNorm and x, or nil where there is no kernel for both. Private to nn.one_input.
+---@param x torch.Tensor [..., size]
+---@param weight torch.Tensor [size]
+---@param eps number
+---@return torch.Tensor? normalised [..., size]
+---@return torch.Tensor? x
+function M.rms_norm_and_input(x, weight, eps)
+  if fused and x.dtype == weight.dtype then return kernels.rms_norm_and_input(x, weight, eps) end
 end
 
 --- The forward function of nn.RMSNorm with a residual.
