@@ -72,7 +72,7 @@ struct LossCpu : Cpu {
     return Larger(x, P(bound));
   }
 
-  template <typename T, bool kMore>
+  template <typename T, Sums kSums>
   LossSums<typename Pack<T>::Acc> SumsOf(const T* z, int64_t size) const {
     using P = Pack<T>;
     using Acc = typename P::Acc;
@@ -93,16 +93,15 @@ struct LossCpu : Cpu {
       for (int64_t i = 0; i < whole; i += P::kSize) {
         const P below = P::Load(block + i, Whole{}) - shifts, p = this->Exp(below);
         sum = sum + p;
-        if constexpr (kMore) {
+        if constexpr (kSums != Sums::kOfLoss) total = total + below;
+        if constexpr (kSums == Sums::kOfEntropy)
           weighted = weighted + p * AtLeast(below, kLeastLogP);
-          total = total + below;
-        }
       }
       LossSums<Acc> part = {.most = all.most,
                             .sum = sum.Total(),
-                            .weighted = weighted.Total(),
                             .total = total.Total(),
-                            .count = static_cast<Acc>(count)};
+                            .count = static_cast<Acc>(count),
+                            .weighted = weighted.Total()};
       for (int64_t i = whole; i < count; ++i) {
         const Acc below = static_cast<Acc>(block[i]) - shift, p = std::exp(below);
         part.sum += p;

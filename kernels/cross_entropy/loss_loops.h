@@ -1,8 +1,7 @@
 // The loops of the cross entropy, written once for all machines: see kernels/loops.h. A Machine has
 // four more functions here:
 //
-//   SumsOf<T, kMore>(z, size)  the sums of a row, to all of its threads: `weighted` and
-//                              `total` only with kMore
+//   SumsOf<T, kSums>(z, size)  the sums of a row, to all of its threads
 //   Exp(pack)                  the exponential of each number
 //   AtLeast(pack, bound)       the larger of each number and the bound
 //   Owns<T>(i)                 whether ForEachPack visits the row's number i on this thread
@@ -29,14 +28,19 @@ namespace {
 // A lower bound of log_p in p * log_p. The product is 0 there, and would be NaN of -infinity.
 constexpr float kLeastLogP = -1e4f;
 
+// The sums that a loss needs. Each has those before it.
+enum class Sums { kOfLoss, kOfSmoothedLoss, kOfEntropy };
+
 // The sums of a row of logits z. `most` is the largest.
 template <typename Acc>
 struct LossSums {
   Acc most = -std::numeric_limits<Acc>::infinity();
-  Acc sum = 0;       // of exp(z - most)
+  Acc sum = 0;  // of exp(z - most)
+  // With kOfSmoothedLoss. A sum of z would lose the digits of the differences.
+  Acc total = 0;  // of z - most
+  Acc count = 0;  // of the numbers in `total`
+  // With kOfEntropy.
   Acc weighted = 0;  // of exp(z - most) (z - most)
-  Acc total = 0;     // of z - most: a sum of z would lose the digits of the differences
-  Acc count = 0;     // of the numbers in total
 
   // Makes `larger` the largest number.
   LOCKSTEP_DEVICE void RaiseTo(Acc larger) {
@@ -121,7 +125,7 @@ struct LossLoops {
     to[label] = static_cast<T>(std::exp(log_p) * of_p - incoming.loss * (1 - smoothing) - uniform);
   }
 
-  template <bool kMore>
+  template <Sums kSums>
   LOCKSTEP_DEVICE static void LossOfRow(const Machine& machine, const LossRows& m, int64_t row) {
     const int64_t label = m.target[row];
     T* const gradient = m.gradient == nullptr ? nullptr : Out<T>(m.gradient, row * m.stride);
@@ -136,13 +140,13 @@ struct LossLoops {
     }
     machine.CheckLabel(label, m.size);
     const T* const z = In<T>(m.logits, row * m.stride);
-    const LossSums<Acc> sums = machine.template SumsOf<T, kMore>(z, m.size);
+    const LossSums<Acc> sums = machine.template SumsOf<T, kSums>(z, m.size);
     const Acc log_sum = std::log(sums.sum), weight = WeightOf(m, row);
     const double lse = static_cast<double>(sums.most) + static_cast<double>(log_sum);
     if (machine.template Owns<T>(label)) {
       // The two differences are exact where lse itself is not.
       Acc loss = log_sum + (sums.most - static_cast<Acc>(z[label]));
-      if constexpr (kMore) {
+      if constexpr (kSums != Sums::kOfLoss) {
         if (m.label_smoothing > 0) {
           const Acc smoothing = static_cast<Acc>(m.label_smoothing);
           const Acc mean = sums.total / static_cast<Acc>(m.size);
@@ -150,8 +154,9 @@ struct LossLoops {
           loss = smoothing < 1 ? (1 - smoothing) * loss : Acc(0);
           loss += smoothing * (log_sum - mean);
         }
-        if (m.entropy != nullptr) *Out<Acc>(m.entropy, row) = log_sum - sums.weighted / sums.sum;
       }
+      if constexpr (kSums == Sums::kOfEntropy)
+        *Out<Acc>(m.entropy, row) = log_sum - sums.weighted / sums.sum;
       if (m.z_loss > 0) loss += static_cast<Acc>(m.z_loss * lse * lse);
       *Out<Acc>(m.loss, row) = weight * loss;
       m.lse[row] = lse;
@@ -166,10 +171,12 @@ struct LossLoops {
   LOCKSTEP_DEVICE static void Run(const Machine& machine, const LossRows& m, int64_t begin,
                                   int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      if (m.entropy != nullptr || m.label_smoothing > 0) {
-        LossOfRow<true>(machine, m, row);
+      if (m.entropy != nullptr) {
+        LossOfRow<Sums::kOfEntropy>(machine, m, row);
+      } else if (m.label_smoothing > 0) {
+        LossOfRow<Sums::kOfSmoothedLoss>(machine, m, row);
       } else {
-        LossOfRow<false>(machine, m, row);
+        LossOfRow<Sums::kOfLoss>(machine, m, row);
       }
     }
   }
@@ -189,7 +196,7 @@ struct LossLoops {
       }
       const T* const z = In<T>(m.rows.logits, row * m.rows.stride);
       const LogSum lse = IsLarge(m.rows.lse[row])
-                             ? LogSumOf(machine.template SumsOf<T, /*kMore=*/false>(z, m.rows.size))
+                             ? LogSumOf(machine.template SumsOf<T, Sums::kOfLoss>(z, m.rows.size))
                              : LogSumOf(m.rows.lse[row]);
       const Incoming incoming = {.loss = At(m.dloss, m.dloss_stride, row) * WeightOf(m.rows, row),
                                  .lse = At(m.dlse, m.dlse_stride, row),

@@ -139,6 +139,7 @@ end
 ---@field sin torch.Tensor [T, 1, head_dim]
 ---@field attend fun(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attention: models.Attention): torch.Tensor
 ---@field after (fun(index: integer, x: torch.Tensor): torch.Tensor)? is called after each layer and may change x
+---@field takes_smaller_values boolean? `attend` takes heads of v that are smaller than those of k
 ---@field checkpoint checkpoint.Checkpoint? runs each layer
 ---@field layers table<models.Layer, models.NewTokens>? of generation: functions that take the place of layers
 ---@field stage pipeline.Stage? runs its layers alone
@@ -384,14 +385,15 @@ CausalLM.staged_inputs = CausalLM.inputs
 function CausalLM:hidden(batch, attend, layers)
   local x, angles, seq_lens, after = self:inputs(batch)
   local cos, sin = self.rotary:cos_sin(angles, { dtype = x.dtype })
+  local takes_smaller_values = attend == nil
   attend = attend or function(q, k, v, attention)
     if attention.recur then return (attention:recur(q, k, v, seq_lens)) end
     return nn.attention(q, k, v, { seq_lens = seq_lens, window = attention.window or nil, scale = attention.scale,
       sinks = attention.sinks, blocks = attention.blocks, shares = batch.shares })
   end
   local stage = self.stage_input and self.stage_input.stage
-  local y, seconds = self.model(x, { cos = cos, sin = sin, attend = attend, after = after,
-    checkpoint = self.checkpoint, layers = layers, stage = stage })
+  local y, seconds = self.model(x, { cos = cos, sin = sin, attend = attend, takes_smaller_values = takes_smaller_values,
+    after = after, checkpoint = self.checkpoint, layers = layers, stage = stage })
   for i, second in ipairs(seconds) do seconds[i] = splits.whole_tokens(self, second) end
   return stage and not stage.is_last and y or splits.whole_tokens(self, y), seconds
 end

@@ -243,20 +243,22 @@ local function attention(q, k, v, o)
 end
 
 --- Returns attention over packed sequences on an NVIDIA GPU by one of libtorch's kernels, as the table of
---- kernels/attention/backends.cc chooses it. Returns nil on other devices, and where none of them can run.
+--- kernels/attention/backends.cc chooses it. Returns nil on other devices, where none of them can run, and for values
+--- of another size than keys unless it is cuDNN.
 ---@param q torch.Tensor [T, heads, D]
 ---@param k torch.Tensor [T, kv_heads, D]
----@param v torch.Tensor [T, kv_heads, D]
+---@param v torch.Tensor [T, kv_heads, E]
 ---@param o {seq_lens: integer[], causal: boolean, scale: number?, window: integer?}
 ---@param sinks torch.Tensor? [heads]
 ---@param ends_of fun(): torch.Tensor returns 0 and where each sequence ends, int32 on the device
----@return torch.Tensor? # [T, heads, D]
+---@return torch.Tensor? # [T, heads, E]
 function M.attention_on_device(q, k, v, o, sinks, ends_of)
   local capability = kernels and M.capability_of(q.device) or 0
   if capability == 0 or #o.seq_lens == 0 then return nil end
   local backend = kernels.attention_backend(capability, q, k, v, o.seq_lens,
     { causal = o.causal, window = o.window, sinks = sinks ~= nil })
-  if backend == "math" then return nil end
+  -- FlashAttention of values that are filled up is preferred to memory-efficient attention.
+  if backend == "math" or backend ~= "cudnn" and v:size(2) ~= k:size(2) then return nil end
   return kernels.attention_on_device(q, k, v, ends_of(), o.seq_lens, backend,
     { causal = o.causal, scale = o.scale, window = o.window, sinks = sinks })
 end
