@@ -117,11 +117,32 @@ end
 function Layer:forward(x, pass)
   local of_new_tokens = pass.layers and pass.layers[self]
   if of_new_tokens then return of_new_tokens(x, pass) end
-  local normalised, same = one_input.norm(self.input_layernorm, x)
-  return self:after_attention(self.self_attn(normalised, pass), same)
+  local y, sum, aux = self:without_last_sum(nil, x, pass)
+  if aux then return sum + y, aux end
+  return sum + y
 end
 
---- Computes the rest of forward after the attention. Private to forward and models.new_tokens.
+--- Computes the layer of x + y, but for its last sum. The next layer's norm makes it, in one pass over memory. The bits
+--- are those of forward. Private to Decoder.
+---@param y torch.Tensor? [T, hidden]
+---@param x torch.Tensor [T, hidden]
+---@param pass models.Pass
+---@return torch.Tensor y [T, hidden]
+---@return torch.Tensor x [T, hidden]
+---@return torch.Tensor? # of a mixture of experts: the router's logits
+function Layer:without_last_sum(y, x, pass)
+  local normalised, sum
+  if y then
+    normalised, sum = self.input_layernorm(y, x)
+  else
+    normalised, sum = one_input.norm(self.input_layernorm, x)
+  end
+  normalised, sum = self.post_attention_layernorm(self.self_attn(normalised, pass), sum)
+  local result, aux = self.mlp(normalised)
+  return result, sum, aux
+end
+
+--- Computes the rest of forward after the attention. Private to models.new_tokens.
 ---@param attended torch.Tensor [T, hidden] what the attention gave
 ---@param x torch.Tensor [T, hidden] the layer's input
 ---@return torch.Tensor # [T, hidden]
@@ -157,21 +178,36 @@ function Decoder:init(c, make_layer)
   self.norm = nn.RMSNorm(c.hidden_size, { eps = c.rms_norm_eps })
 end
 
+--- Returns whether a layer's sums may be left to norms: nothing else sees them. A checkpoint would keep two tensors in
+--- place of their sum.
+local function leaves_sum(layer, pass)
+  return not pass.checkpoint and not pass.after and not pass.layers and one_input.is_plain(Layer, layer)
+    and one_input.is_plain(nn.RMSNorm, layer.input_layernorm)
+end
+
 --- From embeddings [T, hidden] to what the head takes; also the second results of the layers, in their order.
 function Decoder:forward(x, pass)
   local seconds, stage = {}, pass.stage or { first = 1, last = #self.layers, is_last = true }
+  local y -- what is yet to be added to x
   for i = stage.first, stage.last do
     local layer = self.layers[i]
     local aux
-    if pass.checkpoint then
-      x, aux = pass.checkpoint(function(input) return layer(input, pass) end, x)
+    if leaves_sum(layer, pass) then
+      y, x, aux = layer:without_last_sum(y, x, pass)
     else
-      x, aux = layer(x, pass)
+      if y then x, y = x + y, nil end
+      if pass.checkpoint then
+        x, aux = pass.checkpoint(function(input) return layer(input, pass) end, x)
+      else
+        x, aux = layer(x, pass)
+      end
     end
     seconds[#seconds + 1] = aux
     if pass.after then x = pass.after(i, x) end
   end
-  return stage.is_last and self.norm(x) or x, seconds
+  if not stage.is_last then return y and x + y or x, seconds end
+  if y and one_input.is_plain(nn.RMSNorm, self.norm) then return (self.norm(y, x)), seconds end
+  return self.norm(y and x + y or x), seconds
 end
 
 -- The model -----------------------------------------------------------------------------------------------

@@ -172,8 +172,8 @@ local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.op
 --- `shares`: those of a micro-batch of batching.prepare with `split`, whose first sequences are this rank's parts of
 --- samples that several ranks hold. Each part sees the whole sample. Then every rank calls this equally often.
 ---
---- The heads of v may be smaller than those of q and k. cuDNN takes such values where it runs. Elsewhere zeros fill them
---- up.
+--- The heads of v may be smaller than those of q and k. cuDNN takes such values where it runs; elsewhere zeros fill
+--- them up.
 ---@param q torch.Tensor [T, heads, D]
 ---@param k torch.Tensor [T, kv_heads, D]
 ---@param v torch.Tensor [T, kv_heads, E] E is at most D

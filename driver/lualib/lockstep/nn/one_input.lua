@@ -18,7 +18,7 @@ local M = {}
 ---@param class table
 ---@param module nn.Module
 ---@return boolean
-local function is_plain(class, module)
+function M.is_plain(class, module)
   return getmetatable(module) == class and not hooks.has(module) and nn.fields(module).forward == nil
 end
 
@@ -27,7 +27,7 @@ local function read(...)
   local weights, biases, count = {}, {}, select("#", ...)
   for i = 1, count do
     local layer = select(i, ...)
-    if not is_plain(nn.Linear, layer) then return nil end
+    if not M.is_plain(nn.Linear, layer) then return nil end
     local fields = nn.fields(layer)
     weights[i] = fields.weight
     if fields.bias then
@@ -61,7 +61,7 @@ end
 ---@return torch.Tensor normalised [..., size]
 ---@return torch.Tensor x
 function M.norm(norm, x)
-  if not is_plain(nn.RMSNorm, norm) then return norm(x), x end
+  if not M.is_plain(nn.RMSNorm, norm) then return norm(x), x end
   local normalised, same = fused.rms_norm_and_input(x, norm.weight, norm.eps)
   if normalised then return normalised, same end
   return norm(x), x

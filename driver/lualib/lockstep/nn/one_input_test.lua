@@ -1,6 +1,6 @@
 -- Layers that read one input: by one node of autograd where they are plain, by their own calls elsewhere.
 
-local checkpoint = require "lockstep.checkpoint"
+local decoder = require "lockstep.models.decoder"
 local lora = require "lockstep.lora"
 local nn = require "lockstep.nn"
 local one_input = require "lockstep.nn.one_input"
@@ -128,8 +128,33 @@ t.test("AModelHasTheGradientsOfItsSingleLayers", function()
   expect_gradients(together, single, 1e-5)
 end)
 
-t.test("ACheckpointGivesTheSameBits", function()
-  local together = train()
+--- Returns how many norms of layers made the sum of the layer before.
+local function count_sums(fn)
+  local without_last_sum, count = decoder.Layer.without_last_sum, 0
+  decoder.Layer.without_last_sum = function(layer, y, ...)
+    if y then count = count + 1 end
+    return without_last_sum(layer, y, ...)
+  end
+  fn()
+  decoder.Layer.without_last_sum = without_last_sum
+  return count
+end
 
-  expect_gradients(train(function(net) net.checkpoint = checkpoint.new {} end), together)
+t.test("ALastSumIsLeftToTheNextNormUnlessItIsSeen", function()
+  local expected, outputs = nil, {}
+  t.equal(count_sums(function() expected = train() end), 2)
+  local changes = {
+    { 0, function(net) net.checkpoint = {} end },
+    { 1, function(net) net.model.layers[1]:register_forward_hook(function(_, _, y) outputs[1] = y end) end },
+    { 0, function(net) net.model.layers[2]:register_forward_hook(function(_, _, y) outputs[2] = y end) end },
+    { 2, function(net) net.model.norm:register_forward_hook(function(_, inputs) outputs.last = inputs[1] end) end },
+    { 0, function(net) net.model.layers[2].input_layernorm:register_forward_hook(function() end) end },
+  }
+  for i, change in ipairs(changes) do
+    local actual
+    t.equal(count_sums(function() actual = train(change[2]) end), change[1], tostring(i))
+    expect_gradients(actual, expected)
+  end
+  t.equal(outputs.last.shape, { 30, 16 })
+  t.truthy((outputs[2] - outputs[1]):abs():max():item() > 0)
 end)
