@@ -39,16 +39,27 @@ typename Pack<T>::Acc Largest(const Pack<T>& pack) {
 }
 
 template <typename Vec>
+Vec BoundedOf(const Vec& x) {
+  return at::vec::maximum(x, Vec(kLeastLogP<typename Vec::value_type>));
+}
+
+template <typename Vec>
 Vec ExpOf(const Vec& x) {
   return x.exp();
 }
 
 #if defined(CPU_CAPABILITY_AVX512)
+// One instruction, which gives the second number if one is NaN.
+template <>
+at::vec::Vectorized<float> BoundedOf(const at::vec::Vectorized<float>& x) {
+  return _mm512_max_ps(_mm512_set1_ps(kLeastLogP<float>), x);
+}
+
 // Half of the time of ATen's, which is a call for 16 numbers. exp(x) = 2^n exp(r) with a whole n
 // and |r| <= ln(2) / 2. The series of exp(r) ends where its rest is below 1e-8. NaN stays NaN.
 template <>
 at::vec::Vectorized<float> ExpOf(const at::vec::Vectorized<float>& x) {
-  const __m512 limited = _mm512_max_ps(_mm512_set1_ps(-150), x);  // -infinity - -infinity is NaN
+  const __m512 limited = BoundedOf(x);  // -infinity - -infinity is NaN
   const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(limited, _mm512_set1_ps(1.44269504f)),
                                         _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   // ln(2) in two parts: the product with the first is exact.
@@ -68,8 +79,8 @@ struct LossCpu : Cpu {
     return {ExpOf(x.a), ExpOf(x.b)};
   }
   template <typename P>
-  P AtLeast(const P& x, typename P::Acc bound) const {
-    return Larger(x, P(bound));
+  P Bounded(const P& x) const {
+    return {BoundedOf(x.a), BoundedOf(x.b)};
   }
 
   template <typename T, Sums kSums>
@@ -94,8 +105,7 @@ struct LossCpu : Cpu {
         const P below = P::Load(block + i, Whole{}) - shifts, p = this->Exp(below);
         sum = sum + p;
         if constexpr (kSums != Sums::kOfLoss) total = total + below;
-        if constexpr (kSums == Sums::kOfEntropy)
-          weighted = weighted + p * AtLeast(below, kLeastLogP);
+        if constexpr (kSums == Sums::kOfEntropy) weighted = weighted + p * Bounded(below);
       }
       LossSums<Acc> part = {.most = all.most,
                             .sum = sum.Total(),
@@ -105,7 +115,7 @@ struct LossCpu : Cpu {
       for (int64_t i = whole; i < count; ++i) {
         const Acc below = static_cast<Acc>(block[i]) - shift, p = std::exp(below);
         part.sum += p;
-        part.weighted += p * std::max(below, Acc(kLeastLogP));
+        part.weighted += p * std::max(below, kLeastLogP<Acc>);
         part.total += below;
       }
       all.sum += part.sum;

@@ -3,7 +3,7 @@
 //
 //   SumsOf<T, kSums>(z, size)  the sums of a row, to all of its threads
 //   Exp(pack)                  the exponential of each number
-//   AtLeast(pack, bound)       the larger of each number and the bound
+//   Bounded(pack)              the larger of each number and kLeastLogP; NaN stays NaN
 //   Owns<T>(i)                 whether ForEachPack visits the row's number i on this thread
 //   CheckLabel(label, size)    stops the program if the label is not below size
 //
@@ -25,8 +25,9 @@
 namespace lockstep::kernels {
 namespace {
 
-// A lower bound of log_p in p * log_p. The product is 0 there, and would be NaN of -infinity.
-constexpr float kLeastLogP = -1e4f;
+// A lower bound of log_p in p * log_p. p is 0 there, and 0 times -infinity would be NaN.
+template <typename Acc>
+constexpr Acc kLeastLogP = std::is_same_v<Acc, double> ? -1e4 : -150;
 
 // The sums that a loss needs. Each has those before it.
 enum class Sums { kOfLoss, kOfSmoothedLoss, kOfEntropy };
@@ -113,15 +114,14 @@ struct LossLoops {
     machine.template ForEachPack<T>(m.size, [&](int64_t i, auto amount) {
       const P log_p = P::Load(z + i, amount) - shifts, p = machine.Exp(log_p);
       if constexpr (kEntropy) {
-        (p * (slopes * machine.AtLeast(log_p, kLeastLogP) + constants) - uniforms)
-            .Store(to + i, amount);
+        (p * (slopes * machine.Bounded(log_p) + constants) - uniforms).Store(to + i, amount);
       } else {
         (p * constants - uniforms).Store(to + i, amount);
       }
     });
     if (!owns) return;
     const Acc log_p = at_label - shift;
-    const Acc of_p = kEntropy ? slope * std::max(log_p, Acc(kLeastLogP)) + constant : constant;
+    const Acc of_p = kEntropy ? slope * std::max(log_p, Acc(kLeastLogP<Acc>)) + constant : constant;
     to[label] = static_cast<T>(std::exp(log_p) * of_p - incoming.loss * (1 - smoothing) - uniform);
   }
 

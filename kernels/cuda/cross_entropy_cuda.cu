@@ -40,7 +40,7 @@ struct LossThreads : Threads {
         mine.sum += p;
         if constexpr (kSums != Sums::kOfLoss) mine.total += below;
         if constexpr (kSums == Sums::kOfEntropy)
-          mine.weighted += p * std::max(below, Acc(kLeastLogP));
+          mine.weighted += p * std::max(below, Acc(kLeastLogP<Acc>));
       }
       if constexpr (kSums != Sums::kOfLoss) mine.count += count;
     });
@@ -58,9 +58,10 @@ struct LossThreads : Threads {
     return kernels::Exp(x);
   }
   template <typename P>
-  __device__ P AtLeast(const P& x, typename P::Acc bound) const {
-    P result(bound);
-    for (int i = 0; i < P::kSize; ++i) result.v[i] = std::max(x.v[i], bound);
+  __device__ P Bounded(const P& x) const {
+    const typename P::Acc least = kLeastLogP<typename P::Acc>;
+    P result;
+    for (int i = 0; i < P::kSize; ++i) result.v[i] = std::max(x.v[i], least);
     return result;
   }
   template <typename T>

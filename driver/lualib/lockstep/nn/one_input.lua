@@ -5,8 +5,8 @@
 ---     local q, k, v = one_input.linears(x, self.q_proj, self.k_proj, self.v_proj)
 ---     local normalised, x = one_input.norm(self.input_layernorm, x)
 ---
---- A layer that is not as its class made it is called as always, and so are the layers next to it. These are layers with
---- an adapter, in float8, in few bits, with hooks, or divided over ranks. Private to the library.
+--- A layer that is not as its class made it is called as always, and so are the layers next to it: one with an adapter,
+--- in float8, in few bits, with hooks, or divided over ranks. Private to the library.
 
 local fused = require "lockstep.nn.fused"
 local hooks = require "lockstep.nn.hooks"
