@@ -49,17 +49,19 @@ Vec ExpOf(const Vec& x) {
 }
 
 #if defined(CPU_CAPABILITY_AVX512)
-// One instruction, which gives the second number if one is NaN.
+// One instruction, which gives the second number if one is NaN. Any number down from -150 will do.
+// With the bound in ExpOf, gcc 12 shares the instruction and schedules the loop of Gradient<true>
+// for floats so that it takes 1.2 times as long.
 template <>
 at::vec::Vectorized<float> BoundedOf(const at::vec::Vectorized<float>& x) {
-  return _mm512_max_ps(_mm512_set1_ps(kLeastLogP<float>), x);
+  return _mm512_max_ps(_mm512_set1_ps(-1e4f), x);
 }
 
 // Half of the time of ATen's, which is a call for 16 numbers. exp(x) = 2^n exp(r) with a whole n
 // and |r| <= ln(2) / 2. The series of exp(r) ends where its rest is below 1e-8. NaN stays NaN.
 template <>
 at::vec::Vectorized<float> ExpOf(const at::vec::Vectorized<float>& x) {
-  const __m512 limited = BoundedOf(x);  // -infinity - -infinity is NaN
+  const __m512 limited = _mm512_max_ps(_mm512_set1_ps(-150), x);  // -infinity - -infinity is NaN
   const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(limited, _mm512_set1_ps(1.44269504f)),
                                         _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   // ln(2) in two parts: the product with the first is exact.
