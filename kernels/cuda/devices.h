@@ -28,7 +28,7 @@ enum class Images {
   kNone,      // operators run without the kernels
 };
 
-// What nvcc compiled the kernels for: compute capabilities, times ten.
+// The compute capabilities, times ten, that nvcc compiled the kernels for.
 struct Compiled {
   std::vector<int> architectures;  // machine code, from the oldest on
   int ptx = 0;
