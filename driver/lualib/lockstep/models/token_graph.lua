@@ -8,7 +8,6 @@
 --- Source: static caches, as in gpt-fast and transformers.
 
 local core_graph = require "lockstep.core.graph"
-local dist = require "lockstep.distributed"
 local graph = require "lockstep.graph"
 local hooks = require "lockstep.nn.hooks"
 local nn = require "lockstep.nn"
@@ -39,7 +38,7 @@ local function can_record(model)
   for _, module in model:named_modules() do
     local class = module.class_name
     if hooks.has(module) or module.holds_experts then return false end
-    -- A recorded product makes its cast of the weight anew for each token.
+    -- A recorded product casts the weight again for each token.
     if class:find("Float8", 1, true) or class:find("FewBits", 1, true) then return false end
     if nn.fields(module).self_attn then
       local attention = module.self_attn
@@ -49,7 +48,7 @@ local function can_record(model)
   return true
 end
 
---- Returns a function that returns the mask of a window [rows, columns], which is added to the scores: a row sees the
+--- Returns a function that returns the mask of a window [rows, columns], which is added to the scores. A row sees the
 --- columns from its first one to the one that it writes.
 local function masks_of(column, starts, columns, dtype)
   local places = torch.arange(columns, { device = starts.device })
@@ -79,18 +78,20 @@ local function compute(self, numbers, columns)
   return self.model:head(hidden)
 end
 
---- Returns a graph for new tokens, or nil where they run better without one.
+--- Returns a graph for new tokens, or nil where they run better without one. Of a model whose ranks compute together
+--- there is none: rows.lua does not ask.
 ---@param model models.CausalLM
 ---@param cache models.Cache that has the prompts
 ---@param most_new integer the most new tokens of a prompt
 ---@return models.TokenGraph?
 function M.new(model, cache, most_new)
-  if most_new < M.LEAST_NEW_TOKENS or dist.world_size() > 1 or not cache.masks or not can_record(model)
-      or core_graph.is_recording() or select(2, core_graph.modes()) then
+  if most_new < M.LEAST_NEW_TOKENS or not cache.masks or not can_record(model) or core_graph.is_recording()
+      or select(2, core_graph.modes()) then
     return nil
   end
   local self = setmetatable({ model = model, cache = cache }, TokenGraph)
   self.call = graph(function(...) return compute(self, ...) end, { warmup = 1, buckets = MAX_RECORDINGS })
+  self.call.is_local = true
   return self
 end
 
