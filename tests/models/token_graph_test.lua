@@ -87,6 +87,17 @@ t.test("ARefusedRecordingIsToldAndTheLoopGoesOn", function()
   t.truthy(written[1]:find("new tokens run without a graph", 1, true) and written[1]:find("item", 1, true), written[1])
 end)
 
+t.test("AnotherErrorEndsTheGeneration", function()
+  local model = models.load("tests/models/qwen3", { dtype = torch.float64 })
+  local head, calls = model.head, 0
+  model.head = function(self, x)
+    calls = calls + 1
+    if calls == 3 then error("interrupted", 0) end
+    return head(self, x)
+  end
+  t.raises("interrupted", generate, model, {}, true)
+end)
+
 t.test("TheOptionIsChecked", function()
   local model = models.load "tests/models/qwen3"
   t.raises("graph must be true or false, got 1", models.generate, model, PROMPTS, { graph = 1 })

@@ -123,8 +123,10 @@ function TokenGraph:logits(ids, positions)
   if device ~= "cpu" then numbers = numbers:pin_memory():to(device, { non_blocking = true }) end
   local is_well, logits = pcall(self.call, numbers, columns)
   if not is_well then
+    local text = tostring(logits)
+    if not (text:find "graph" or text:find "captur") then error(logits, 0) end -- Ctrl-C, for one
     io.stderr:write(("lockstep: warning: models.generate: new tokens run without a graph, at the usual speed: %s\n")
-      :format(tostring(logits)))
+      :format(text))
   end
   if not is_well or self.call.failures > 0 then self.call = nil end -- lockstep.graph has told of its failures
   if not is_well then return nil end
