@@ -197,6 +197,25 @@ function M.capability_of(device)
   return capabilities[device]
 end
 
+--- Returns attention of one query of each sequence to all columns of a cache, by ATen's operators.
+---@param q torch.Tensor [sequences, heads, D]
+---@param keys torch.Tensor [sequences, kv_heads, columns, D]
+---@param values torch.Tensor [sequences, kv_heads, columns, D]
+---@param mask torch.Tensor? [sequences, columns], is added to the scores
+---@return torch.Tensor # [sequences, heads, D]
+function M.attention_to_cache(q, keys, values, mask)
+  local sequences, kv_heads, dim = keys:size(0), keys:size(1), keys:size(3)
+  -- The query heads that share a key head are its rows.
+  local rows, capability = q:view(sequences, kv_heads, -1, dim), M.capability_of(q.device)
+  local y
+  if fused and capability > 0 then
+    y = kernels.cached_attention_on_device(rows, keys, values, capability, mask)
+  else
+    y = torch.scaled_dot_product_attention(rows, keys, values, mask and mask:view(sequences, 1, 1, -1))
+  end
+  return y:reshape(sequences, -1, dim)
+end
+
 --- Attention in generation: writes the keys and values of one new token of each sequence into a cache, and returns
 --- what the tokens see in the columns from `first` to `column`. On a CPU it is one kernel.
 ---@param q torch.Tensor [sequences, heads, D]
@@ -215,19 +234,9 @@ local function cached_attention(q, k, v, keys, values, column, first, mask)
   end
   keys:select(2, column):copy_(k)
   values:select(2, column):copy_(v)
-  local sequences, kv_heads, dim = k:size(0), k:size(1), k:size(2)
   local count = column + 1 - first
-  -- The query heads that share a key head are its rows.
-  local rows, capability = q:view(sequences, kv_heads, -1, dim), M.capability_of(q.device)
-  keys, values = keys:narrow(2, first, count), values:narrow(2, first, count)
-  mask = mask and mask:narrow(1, first, count)
-  local y
-  if fused and capability > 0 then
-    y = kernels.cached_attention_on_device(rows, keys, values, capability, mask)
-  else
-    y = torch.scaled_dot_product_attention(rows, keys, values, mask and mask:view(sequences, 1, 1, -1))
-  end
-  return y:reshape(sequences, -1, dim)
+  return M.attention_to_cache(q, keys:narrow(2, first, count), values:narrow(2, first, count),
+    mask and mask:narrow(1, first, count))
 end
 
 --- Returns attention over packed sequences for nn.attention, which has checked the arguments. Both ways have the same
