@@ -89,7 +89,7 @@ int64_t LiveOnCuda() {
 
 }  // namespace
 
-HeldBytes Hold(const at::Tensor& tensor) {
+HeldBytes Hold(const at::Tensor& tensor, bool is_mapped) {
   HeldBytes held{nullptr, kOverheadBytes, tensor.device()};
   if (tensor.has_storage() && !tensor.is_meta()) {
     c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
@@ -103,7 +103,11 @@ HeldBytes Hold(const at::Tensor& tensor) {
         ++known->second.num_values;
       } else {
         storages.emplace(storage, HeldStorage{1, bytes, tensor.storage().getWeakStorageImpl()});
-        Count(held.device, bytes);
+        if (is_mapped) {
+          On(held.device).live += bytes;
+        } else {
+          Count(held.device, bytes);
+        }
       }
     }
   }

@@ -32,8 +32,9 @@ struct HeldBytes {
   c10::Device device = c10::kCPU;
 };
 
-// Counts a value that holds the tensor, until Release.
-HeldBytes Hold(const at::Tensor& tensor);
+// Counts a value that holds the tensor, until Release. A storage in a mapped file counts as live,
+// and lets the collector take no step: no memory was allocated for it.
+HeldBytes Hold(const at::Tensor& tensor, bool is_mapped = false);
 void Release(const HeldBytes& held);
 
 // Lets the collector take a step if enough bytes were counted on the device since the last step.

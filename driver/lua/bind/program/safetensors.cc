@@ -90,7 +90,7 @@ int Read(lua_State* state) {
   lua_createtable(state, 0, static_cast<int>(file.header().entries.size()));
   for (const TensorEntry& entry : file.header().entries) {
     PushString(state, entry.name);
-    PushTensor(state, TensorIn(file, entry));
+    PushMappedTensor(state, TensorIn(file, entry));
     lua_rawset(state, -3);
   }
   lua_newtable(state);

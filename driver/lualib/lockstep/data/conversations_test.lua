@@ -82,7 +82,11 @@ t.test("AFormOrAKindThatIsGivenIsTheOnlyOne", function()
     .. "prompt/completion, text)", { ultra }, { form = "alpaca" })
   complains('kind must be "conversation", "preference" or "prompt", not chat', { ultra }, { kind = "chat" })
   complains("this is no known form of a sample: its keys are id. Known are messages; ShareGPT", { { id = 1 } })
-  complains("there are no samples", write("empty.jsonl", {}))
+  complains("there are no samples in " .. run.dir .. "/empty.jsonl", write("empty.jsonl", {}))
+  local broken = run.dir .. "/broken.jsonl"
+  core.write_file(broken, { '{"messages": [\n' })
+  local message = t.raises(broken .. ", line 1: syntax error", data.conversations, broken)
+  t.equal(select(2, message:gsub("%.lua:%d+: ", "")), 1, message) -- one place in a script
 end)
 
 t.test("ASampleThatCannotBeReadIsNamedAndTheOthersAreRead", function()
