@@ -209,8 +209,8 @@ t.test("TheOperatorOfALayerWithDoraAndDropoutAndPeftsFormulaAgree", function()
       local weight = layer.weight:to(a.dtype)
       local norms = torch.linalg_vector_norm((weight + torch.matmul(b, a) * 2):detach(), 2, { 1 })
       local m = layer.lora_magnitude_vector / norms
-      local update = torch.linear(torch.linear(kept, a), b) * 2
-      return (torch.linear(input, layer.weight, layer.bias) + (m - 1) * torch.linear(kept, weight) + m * update):to(dtype)
+      local update, base = torch.linear(torch.linear(kept, a), b) * 2, torch.linear(kept, weight)
+      return (torch.linear(input, layer.weight, layer.bias) + (m - 1) * base + m * update):to(dtype)
     end)
 
     for _, is_fused in ipairs { true, false } do

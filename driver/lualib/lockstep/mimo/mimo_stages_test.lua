@@ -134,7 +134,8 @@ t.test("MistakesOfAStageAreNamed", function()
   raises('"language" must return the loss of the micro-batch, a tensor of one number, not a tensor of 6',
     function(_, x) return x end)
   local width = 3
-  raises("x is Float [rows, 2], but was Float [rows, 3] in earlier calls; every call must have the same dtypes and dims", function(stage, x)
+  raises("x is Float [rows, 2], but was Float [rows, 3] in earlier calls; every call must have the same dtypes and "
+    .. "dims", function(stage, x)
     if is_last(stage) then return x:sum() end
     width = width - 1
     return stage == 1 and x:narrow(1, 0, width + 1) or x

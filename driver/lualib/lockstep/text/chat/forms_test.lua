@@ -173,7 +173,8 @@ t.test("WhatFollowsAPromptIsItsAnswer", function()
     sample.answer = 7 -- the column of this name is the answer
     t.equal(row(sample), { messages = { user "a" }, answer = 7 })
   end
-  t.equal(row { messages = { user "a", assistant "b", user "c" } }, { messages = { user "a", assistant "b", user "c" } })
+  local three = { user "a", assistant "b", user "c" }
+  t.equal(row { messages = three }, { messages = three })
 end)
 
 t.test("WhatIsNotRecognisedNamesItsKeysAndTheKnownForms", function()
