@@ -39,8 +39,9 @@ int Make(lua_State* state) {
 
 // make_mapped(mib): the same on the CPU, as of a mapped file.
 int MakeMapped(lua_State* state) {
-  const auto mib = static_cast<int64_t>(lua_tonumber(state, 1));
-  return PushMappedTensor(state, Fake(mib * kMiB, c10::kCPU));
+  const HoldsMapped mapped;
+  PushTensor(state, Fake(static_cast<int64_t>(lua_tonumber(state, 1)) * kMiB, c10::kCPU));
+  return 1;
 }
 
 // collect(): what CUDA's allocator calls.

@@ -104,9 +104,7 @@ void RegisterTensor(lua_State* state) {
   lua_pop(state, 1);
 }
 
-namespace {
-
-int Push(lua_State* state, at::Tensor tensor, bool is_mapped) {
+int PushTensor(lua_State* state, at::Tensor tensor) {
   if (!tensor.defined()) {
     lua_pushnil(state);
     return 1;
@@ -115,21 +113,11 @@ int Push(lua_State* state, at::Tensor tensor, bool is_mapped) {
   // Constructed before it has a finaliser: the collector never sees a half-made box.
   auto* box = new (lua_newuserdata(state, sizeof(TensorBox)))
       TensorBox{kTensorTag, HeldBytes(), std::move(tensor)};
-  box->held = Hold(box->tensor, is_mapped);
+  box->held = Hold(box->tensor);
   lua_rawgeti(state, LUA_REGISTRYINDEX, tensor_metatable);
   lua_setmetatable(state, -2);
   StepCollector(state, device);
   return 1;
-}
-
-}  // namespace
-
-int PushTensor(lua_State* state, at::Tensor tensor) {
-  return Push(state, std::move(tensor), /*is_mapped=*/false);
-}
-
-int PushMappedTensor(lua_State* state, at::Tensor tensor) {
-  return Push(state, std::move(tensor), /*is_mapped=*/true);
 }
 
 at::Tensor* TensorAt(lua_State* state, int index) {

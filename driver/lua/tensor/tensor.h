@@ -28,9 +28,6 @@ void RegisterTensor(lua_State* state);
 // Pushes the tensor, or nil if it is undefined.
 int PushTensor(lua_State* state, at::Tensor tensor);
 
-// Pushes a tensor in a mapped file. It drives no collection: its bytes are the kernel's cache.
-int PushMappedTensor(lua_State* state, at::Tensor tensor);
-
 // Returns the tensor at `index`, or nullptr if the value is not a tensor.
 at::Tensor* TensorAt(lua_State* state, int index);
 

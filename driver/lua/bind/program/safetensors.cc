@@ -15,6 +15,7 @@
 #include "driver/files/new_file.h"
 #include "driver/files/safetensors.h"
 #include "driver/lua/bind/open.h"
+#include "driver/lua/tensor/pressure.h"
 #include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"
@@ -90,7 +91,8 @@ int Read(lua_State* state) {
   lua_createtable(state, 0, static_cast<int>(file.header().entries.size()));
   for (const TensorEntry& entry : file.header().entries) {
     PushString(state, entry.name);
-    PushMappedTensor(state, TensorIn(file, entry));
+    const HoldsMapped mapped;
+    PushTensor(state, TensorIn(file, entry));
     lua_rawset(state, -3);
   }
   lua_newtable(state);
