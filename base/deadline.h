@@ -1,12 +1,12 @@
-// When a wait gives up, on a clock that nobody sets.
+// The time at which a wait gives up, on a clock that never jumps.
 //
 //    const Deadline deadline(absl::Seconds(60));
 //    while (!deadline.has_passed()) {
 //      if (poll(&wanted, 1, deadline.MillisecondsLeft()) > 0) return true;
 //    }
 //
-// Why not absl::Time: that is the clock on the wall. When NTP or an administrator sets
-// it forward by an hour, every wait ends at once; when it is set back, a minute's wait takes 61.
+// Why not absl::Time: it follows the system's clock, which NTP or an administrator may set. Set
+// forward by an hour, it ends every wait at once. Set back, it makes a wait of a minute take 61.
 // tests/clock_test.cc runs the program while that clock jumps.
 //
 // Thread-safe.

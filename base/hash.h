@@ -1,4 +1,5 @@
-// A hash that ranks compare in place of what it stands for, and that names files of a cache.
+// A hash of numbers and texts. Ranks compare hashes in place of long values, and files of a cache
+// are named by them.
 //
 //    base::Hash hash;
 //    hash.Add(samples.size());

@@ -1,5 +1,5 @@
-// AdamW (arXiv 1711.05101) as one pass over memory: float32 arithmetic whatever the dtypes, float32
-// masters, rounding at random, and the factor of clipped gradients.
+// AdamW (arXiv 1711.05101) as one pass over memory. It computes in float32 for parameters of any
+// dtype. It also updates float32 masters, rounds stochastically, and scales clipped gradients.
 //
 //    AdamW({.params = params, .grads = grads, .exp_avgs = m, .exp_avg_sqs = v, .steps = steps},
 //          {.lr = 1e-3});

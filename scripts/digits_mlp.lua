@@ -3,7 +3,9 @@ local torch, nn, optim = require "lockstep.torch", require "lockstep.nn", requir
 local dist, sharding = require "lockstep.distributed", require "lockstep.sharding"
 local run, log = require "lockstep.run", require "lockstep.log"
 
-local config = run.config { steps = 300, batch_size = 32, hidden = 128, lr = 3e-3 } -- batch_size: of each rank
+local config = run.config { steps = 300, batch_size = 32, hidden = 128, lr = 3e-3, -- batch_size: of each rank
+  precision = "float32" }
+torch.set_default_dtype(run.dtype(config.precision))
 torch.manual_seed(1)
 math.randomseed(1 + dist.rank())
 

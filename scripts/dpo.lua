@@ -40,6 +40,7 @@ local config = run.config({
   lr = 0.0, -- 0: 1e-5 for an adapter, 1e-6 for all weights, 2e-3 for the small model
   schedule = "linear", warmup_steps = 10, -- or "cosine", "constant", "stable_decay"
   lora = { r = 8, alpha = 16, dropout = 0.0, targets = "all-linear" }, -- r = 0: all weights
+  read_whole = false, -- whole weights of a folder in 4 or 8 bits, which parallel.tp and parallel.pp need
   neftune = 0.0, -- above 0: the size of noise on embeddings in training (NEFTune)
   max_norm = 1.0, save_every = 40,
   parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false, -- the grid of ranks: docs/parallelism.md
@@ -56,8 +57,8 @@ if dir == "" then
 end
 if path == "" then path = require("reverse_words").write_preferences(run.dir .. "/preferences.jsonl", 4000) end
 
-local packed = nil -- layers in 4 or 8 bits stay so, but where all weights are trained
-if config.lora.r == 0 then packed = false end
+local packed = nil -- layers in 4 or 8 bits stay so, but where all weights are trained or read_whole says so
+if config.lora.r == 0 or config.read_whole then packed = false end
 local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore,
   load_in_4bit = packed, load_in_8bit = packed })
 local process = net.visual and images.processor(dir) or nil -- of models with pictures
@@ -67,6 +68,7 @@ local source = data.conversations(path, { kind = "preference", roles = config.ro
 local samples, found = losses.pairs.read(source, text.chat(dir), { tokenizer = text.tokenizer(dir),
   seq_len = config.seq_len, renderer = config.renderer, on_cut = config.on_cut, processor = process })
 if #samples == 0 then error(path .. " has no pair to learn from", 0) end
+local train, held_out = data.split(samples, { held_out = config.held_out, seed = config.seed })
 
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 if config.neftune ~= 0 then nn.neftune(net, net:decoder().embed_tokens, { alpha = config.neftune }) end
@@ -98,7 +100,6 @@ if losses.pairs.needs_reference(config.loss.variant) then
   for i, log_probs in ipairs(reference_of_all():split(1)) do samples[i].reference = log_probs end
 end
 
-local train, held_out = data.split(samples, { held_out = config.held_out, seed = config.seed })
 local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-5 or 1e-6)
 local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
 local steps = optim.schedule.steps { steps = config.steps, epochs = config.epochs, samples = #train,

@@ -43,6 +43,7 @@ local config = run.config({
   advantage_scale = "group", -- or "none", for dr_grpo and prime_rl
   loss = { variant = "dapo", clip_low = 0.2, clip_high = 0.28, beta = 0.0 }, -- beta: KL to the model without adapter
   lora = { r = 0, alpha = 32, dropout = 0.0, targets = "all-linear" }, -- r = 0: all weights
+  read_whole = false, -- whole weights of a folder in 4 or 8 bits, which parallel.tp and parallel.pp need
   lr = 0.0, -- 0: 1e-5 for an adapter, 1e-6 for all weights, 2e-3 for the small model
   schedule = "constant", warmup_steps = 5, -- or "linear", "cosine", "stable_decay"
   neftune = 0.0, -- above 0: the size of noise on embeddings in training (NEFTune)
@@ -71,8 +72,8 @@ if dir == "" then
 end
 local task = tasks.new(dir, config.images, config)
 local score = losses.reward_functions(task.rewards or task.reward, { weights = config.reward_weights })
-local packed = nil -- layers in 4 or 8 bits stay so, but where all weights are trained
-if config.lora.r == 0 then packed = false end
+local packed = nil -- layers in 4 or 8 bits stay so, but where all weights are trained or read_whole says so
+if config.lora.r == 0 or config.read_whole then packed = false end
 local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore,
   load_in_4bit = packed, load_in_8bit = packed })
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end

@@ -36,6 +36,7 @@ local config = run.config({
   lr = 0.0, -- 0: 1e-5 for an adapter, 1e-6 for all weights, 2e-3 for the small model
   schedule = "linear", warmup_steps = 10, -- or "cosine", "constant", "stable_decay"
   lora = { r = 8, alpha = 16, dropout = 0.0, targets = "all-linear" }, -- r = 0: all weights
+  read_whole = false, -- whole weights of a folder in 4 or 8 bits, which parallel.tp and parallel.pp need
   neftune = 0.0, -- above 0: the size of noise on embeddings in training (NEFTune)
   max_norm = 1.0, save_every = 40,
   parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false, -- the grid of ranks: docs/parallelism.md
@@ -52,7 +53,9 @@ end
 if path == "" then path = require("reverse_words").write_preferences(run.dir .. "/preferences.jsonl", 4000) end
 
 local loading = { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore }
-if config.lora.r == 0 then loading.load_in_4bit, loading.load_in_8bit = false, false end -- all weights are trained
+if config.lora.r == 0 or config.read_whole then -- else layers in 4 or 8 bits stay so
+  loading.load_in_4bit, loading.load_in_8bit = false, false
+end
 local net, frozen = models.load(dir, loading), nil
 local process = net.visual and images.processor(dir) or nil -- of models with pictures
 local source = data.conversations(path, { roles = config.roles, split = config.split })

@@ -24,10 +24,11 @@ local config = run.config({
   scalable_reads = false, -- each rank reads its module's part of a micro-batch alone
   lr = 1.5e-3,
   max_norm = 1.0,
+  precision = "float64", -- so that the order in which ranks add up leaves no trace
   vision = { hidden = 64, heads = 4, depth = 2, patch_dim = 4, patches = 16 },
   text = { hidden = 64, heads = 4, depth = 2, intermediate = 192 },
 }, { at_least = { seed = 0, steps = 1, micro_batches = 1, samples = 1, held_out = 1, vision_ranks = 1 } })
-torch.set_default_dtype(torch.float64) -- so that the order in which ranks add up leaves no trace
+torch.set_default_dtype(run.dtype(config.precision))
 torch.manual_seed(config.seed)
 
 -- The module of each rank.

@@ -2,8 +2,9 @@
 ---
 ---     ./run scripts/grpo.lua --set model=qwen --set task=questions --set data=openai/gsm8k/main
 ---
---- A line of the file is {"question": "2 + 2?", "answer": "4"}, or has a `prompt`, a string or messages. Of an answer
---- with "####", as gsm8k has them, what follows counts. The reward is 1 if the model's text ends with the answer. With
+--- A line of the file is {"question": "2 + 2?", "answer": "4"}, or has a `prompt`, a string or messages. Without an
+--- `answer` it is the `completion`, or what the assistant says last in messages, ShareGPT and Alpaca. Of an answer with
+--- "####", as gsm8k has them, what follows counts. The reward is 1 if the model's text ends with the answer. With
 --- --set images=true prompts may have pictures: {"type": "image", "path": "cat.png"}, from the file's folder on.
 --- A task of your own gives `tools` that the model may call, and further reward functions: see docs/scripts.md.
 
@@ -50,6 +51,9 @@ function M.new(dir, has_images, config, tools)
     local index = (number - 1) % #source + 1
     local row = source[index]
     if row.answer == nil then error(source:place(index) .. ': a question needs an "answer"', 0) end
+    if row.messages[#row.messages].role == "assistant" then
+      error(source:place(index) .. ": the prompt ends with the assistant; end it with the question", 0)
+    end
     if not process and has_picture(row.messages) then
       error(source:place(index) .. ": the prompt has a picture; --set images=true reads it", 0)
     end

@@ -33,6 +33,7 @@ local config = run.config({
   lr = 0.0, -- 0: 1e-4 for an adapter, 1e-5 for all weights, 2e-3 for the small model
   schedule = "linear", warmup_steps = 10, -- or "cosine", "constant", "stable_decay"
   lora = { r = 0, alpha = 16, dropout = 0.0, targets = "all-linear" }, -- r > 0: adapters, merged at the end
+  read_whole = false, -- whole weights of a folder in 4 or 8 bits, which parallel.tp and parallel.pp need
   max_norm = 1.0, save_every = 40,
   parallel = { tp = 1, cp = 1, ep = 1, pp = 1, fully_shard = false, -- the grid of ranks: docs/parallelism.md
     sequence = false, chunks = 1, order = "" }, -- with tp, and with pp; order = "": by the number of chunks
@@ -50,8 +51,8 @@ if dir == "" then
 end
 if path == "" then path = require("reverse_words").write_preferences(run.dir .. "/preferences.jsonl", 4000) end
 
-local packed = nil -- layers in 4 or 8 bits stay so, but where all weights are trained
-if config.lora.r == 0 then packed = false end
+local packed = nil -- layers in 4 or 8 bits stay so, but where all weights are trained or read_whole says so
+if config.lora.r == 0 or config.read_whole then packed = false end
 local net = models.load(dir, { device = dist.device(), dtype = run.dtype(config.precision), ignore = config.ignore,
   load_in_4bit = packed, load_in_8bit = packed,
   num_labels = 1 })

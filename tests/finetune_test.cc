@@ -137,6 +137,29 @@ TEST(FineTune, AFolderOf8BitsIsReadWholeForATensorParallelAdapter) {
               UnorderedElementsAre("adapter_config.json", "adapter_model.safetensors"));
 }
 
+TEST(FineTune, OtherScriptsReadAFolderOf8BitsWhole) {
+  const Folder folder;
+  MakeTextModel(folder);
+  folder.Write("pairs.jsonl",
+               "{\"prompt\": \"How is 1 written?\", \"chosen\": \"It is one.\", "
+               "\"rejected\": \"It is two.\", \"answer\": \"one\"}\n");
+  for (const std::string name : {"dpo", "kto", "reward", "grpo"}) {
+    SCOPED_TRACE(name);
+    Strings settings = {"model=int8", "data=pairs.jsonl", "steps=1",
+                        "lora.r=2",   "parallel.tp=2",    "read_whole=true"};
+    const Strings more = name == "grpo"  ? Strings{"task=questions", "problems_per_step=1",
+                                                  "group_size=2", "max_new_tokens=1"}
+                         : name == "kto" ? Strings{"answers_per_step=2", "held_out=0"}
+                                         : Strings{"pairs_per_step=1", "held_out=0"};
+    settings.insert(settings.end(), more.begin(), more.end());
+
+    const Ended ended = RunOne(
+        TrainCommand(folder, {absl::StrCat("scripts/", name, ".lua"), 2, settings, {}, name}));
+
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  }
+}
+
 TEST(FineTune, AnAdapterLearnsOnABaseOf4Bits) {
   const Folder folder;
   MakeTextModel(folder);

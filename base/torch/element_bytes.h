@@ -1,5 +1,5 @@
-// A tensor's elements as bytes: collectives that move values without arithmetic move bytes, so that
-// they take every dtype.
+// Views a tensor as bytes. A collective that only moves values sends bytes, because Gloo and NCCL
+// lack some dtypes.
 
 #ifndef LOCKSTEP_BASE_TORCH_ELEMENT_BYTES_H_
 #define LOCKSTEP_BASE_TORCH_ELEMENT_BYTES_H_

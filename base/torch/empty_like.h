@@ -1,4 +1,4 @@
-// A result of an operator before it is written.
+// Allocates the result of an operator, which a kernel then writes.
 
 #ifndef LOCKSTEP_BASE_TORCH_EMPTY_LIKE_H_
 #define LOCKSTEP_BASE_TORCH_EMPTY_LIKE_H_

@@ -1,5 +1,5 @@
-// What operators of ours and their gradients need: a call by name, a call below autograd, and a
-// node of autograd that saves tensors.
+// Helpers to write an operator and its gradient: a call by name, a call below autograd, and a node
+// of autograd that saves tensors.
 //
 //    at::Tensor CallSquare(const at::Tensor& x) {
 //      static const auto op =

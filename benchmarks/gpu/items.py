@@ -64,9 +64,12 @@ def training(title, shape, mode="step", peers=(COMPILED, EAGER), next=KERNELS, *
 
 
 def decoding(shape, **more):
-    next = "is it a graph? Each token reads all weights: compare their bytes / time with the memory's speed, then trace it"
+    next = ("is 'tokens/s, without a graph' less? Each token reads all weights: compare their bytes / time with the memory's "
+            "speed, then trace it")  # fmt: skip
+    wrong = "a graph's attention reads wrong columns: driver/lualib/lockstep/models/token_graph.lua"
     return Item(f"decode, {shape}", "decode.lua", (shape,), "decode", (COMPILED, EAGER),
-                (faster(next=next), same("sum of ids", on_gpu=False)), **more)  # fmt: skip
+                (faster(next=next), same("sum of ids", on_gpu=False), result("ids that differ with a graph", 0, wrong)),
+                **more)  # fmt: skip
 
 
 def attention():

@@ -38,6 +38,7 @@ for vision = 1, 3 do
   for _, point in ipairs(largest) do most = math.max(most, point.value) end
   print(("vision dp %d: losses differ by %.2g at most"):format(vision, most))
 end
-core.write_file(pictures .. "/mimo_curves.svg", { plot.svg(curves, { title = "loss" }) })
+core.write_file(pictures .. "/mimo_curves.svg", { plot.svg(curves, { title = "loss" }, nil, "loss") })
 core.write_file(pictures .. "/mimo_difference.svg",
-  { plot.svg(differences, { title = "relative difference from one rank", log_scale = true }) })
+  { plot.svg(differences, { title = "relative difference from one rank", log_scale = true }, nil,
+    "relative difference") })

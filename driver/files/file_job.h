@@ -6,7 +6,7 @@
 //    absl::Status status = job.Wait();
 //
 // Each job has a thread of its own, with its signals blocked. The job goes on if the object is
-// destroyed first; it ends with the process. What the steps use must live as long.
+// destroyed first; it ends with the process. The memory that the steps use must live as long.
 //
 // The threads that train wake up often, for a moment, and on a machine without a free core each
 // time waits until the job's turn is over, some milliseconds. So a long step calls GiveWay.

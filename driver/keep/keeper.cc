@@ -86,8 +86,8 @@ class Snapshots {
     return changes_something && packet.start < newest_start_;
   }
 
-  // What the owner has of this step and later ones is of another past. Of the steps before, one
-  // stays; what is older is of no use to anybody.
+  // Replaces the owner's snapshots of this step and of later ones, which are of an earlier start.
+  // The newest one of the steps before stays.
   void Put(const Snapshot& snapshot, int fd) {
     Remove([&](const Snapshot& one) {
       return one.owner == snapshot.owner && one.step >= snapshot.step;

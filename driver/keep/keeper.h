@@ -1,9 +1,9 @@
 // Keeps the snapshots of a run on one machine, while its ranks end and are started again.
 //
 // It holds the last two of each rank, so that one is whole while the other is written. A snapshot
-// is there as a whole or not at all: a rank hands it over when it is written. The keeper ends, and
-// with it the memory, when all that it held was dropped and nobody is connected; when the process
-// that it watches is gone; or when nobody was connected for some time.
+// is there as a whole or not at all: a rank hands it over when it is written. The keeper ends and
+// frees the memory in three cases: all snapshots were dropped and no rank is connected; the process
+// that it watches has ended; or no rank was connected for idle_s seconds.
 
 #ifndef LOCKSTEP_DRIVER_KEEP_KEEPER_H_
 #define LOCKSTEP_DRIVER_KEEP_KEEPER_H_

@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
         stderr);
     return 2;
   }
-  // What the rank that started this had open: its sockets and the lock of its run.
+  // Closes the files that the rank which started this had open: its sockets and its run's lock.
   for (int fd = 3; fd < static_cast<int>(sysconf(_SC_OPEN_MAX)) && fd < 65536; ++fd) {
     if (fd != options.ready_fd) close(fd);
   }

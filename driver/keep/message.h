@@ -1,4 +1,4 @@
-// What a rank and a keeper tell each other: packets of one size over a unix socket, one answer to
+// The messages between a rank and a keeper: packets of one size over a unix socket, one answer to
 // each request. The descriptor of the memory travels with kPut and with the answer to kGet.
 
 #ifndef LOCKSTEP_DRIVER_KEEP_MESSAGE_H_

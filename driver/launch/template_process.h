@@ -1,6 +1,5 @@
-// A process that has loaded the program, libtorch included, and does nothing but fork: ranks that
-// are started again begin where it stands. Loading libtorch takes a rank 0.3 s of a core; a fork of
-// this process 0.01 s.
+// A process that has loaded the program with libtorch, and is forked for each rank that starts
+// again. Loading libtorch takes a rank 0.3 s of a core, and a fork of this process 0.01 s.
 //
 //    // in the launcher                            // in main(), before all else
 //    TemplateProcess ranks;                        if (auto arguments = ServeAsTemplate()) {

@@ -16,10 +16,10 @@
 // at::globalContext().setSDPUseFlash(false).
 //
 // Results and gradients of flash.h have the same bits for any number of threads.
-// AttentionBySequence gives these bits too after ReplaceAtenFlashAttention(true). ATen's kernel
-// (for a mask) promises less: its float32 and float64 gradients may differ in the last bit when the
-// number of threads changes, because MKL rounds a product differently on one thread than on
-// several. For the same reason, with a single head they may differ from those of the loop.
+// AttentionBySequence gives these bits too after ReplaceAtenFlashAttention(true). ATen's kernel,
+// which computes sequences with a mask, promises less. MKL rounds a product differently on one
+// thread than on several, so the last bit of float32 and float64 gradients may change with the
+// number of threads. With a single head they may differ from the loop's for the same reason.
 //
 // Operators: lockstep::attention, lockstep::attention_by_sequence (the loop), and below autograd
 // lockstep::packed_attention. Autocast casts q, k and v as for at::scaled_dot_product_attention.

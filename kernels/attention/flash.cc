@@ -93,7 +93,7 @@ void CheckResult(const at::Tensor& x, const char* name, const at::Tensor& like) 
 
 // --- ATen's operators, computed here
 
-// Of each thread: a state of Lua has one.
+// Set for each thread, because each state of Lua runs on a thread of its own.
 thread_local bool replaces_aten = false;
 
 // Below this the kernel takes longer than ATen's: it packs keys and values, for few products.

@@ -1,4 +1,4 @@
-// Shares the sequences of a row out over threads.
+// Divides the sequences of a packed row among threads, so that all threads work equally long.
 
 #ifndef LOCKSTEP_KERNELS_ATTENTION_SHARES_H_
 #define LOCKSTEP_KERNELS_ATTENTION_SHARES_H_

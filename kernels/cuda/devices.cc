@@ -1,13 +1,15 @@
 #include "kernels/cuda/devices.h"
 
-#include <iterator>
+#include <string>
 
 namespace lockstep::kernels {
 namespace {
 
-// Ten times major plus minor. PTX is of the last one.
-constexpr int kArchitectures[] = {LOCKSTEP_CUDA_ARCHITECTURES};
-constexpr int kPtx = kArchitectures[std::size(kArchitectures) - 1];
+// This build's.
+const Compiled& OfThisBuild() {
+  static const Compiled compiled = {{LOCKSTEP_CUDA_ARCHITECTURES}, LOCKSTEP_CUDA_PTX};
+  return compiled;
+}
 
 // "8.9". The library of the kernels links no Abseil, whose archives may not go into one.
 std::string Shown(Capability capability) {
@@ -16,12 +18,14 @@ std::string Shown(Capability capability) {
 
 }  // namespace
 
-Images ImagesFor(Capability capability) {
-  for (const int architecture : kArchitectures) {
+Images ImagesFor(Capability capability) { return ImagesFor(capability, OfThisBuild()); }
+
+Images ImagesFor(Capability capability, const Compiled& compiled) {
+  for (const int architecture : compiled.architectures) {
     if (architecture / 10 == capability.major && architecture % 10 <= capability.minor)
       return Images::kCompiled;
   }
-  return 10 * capability.major + capability.minor >= kPtx ? Images::kPtx : Images::kNone;
+  return 10 * capability.major + capability.minor >= compiled.ptx ? Images::kPtx : Images::kNone;
 }
 
 std::string KernelsLine(const std::string& name, Capability capability) {
@@ -31,7 +35,8 @@ std::string KernelsLine(const std::string& name, Capability capability) {
   if (images == Images::kPtx) {
     return device + ": the driver compiles Lockstep's kernels when they first run";
   }
-  const Capability least = {.major = kArchitectures[0] / 10, .minor = kArchitectures[0] % 10};
+  const int oldest = OfThisBuild().architectures.front();
+  const Capability least = {.major = oldest / 10, .minor = oldest % 10};
   return device + ": Lockstep's kernels need " + Shown(least) + "; operators of ATen run instead";
 }
 

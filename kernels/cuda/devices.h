@@ -13,6 +13,7 @@
 #define LOCKSTEP_KERNELS_CUDA_DEVICES_H_
 
 #include <string>
+#include <vector>
 
 namespace lockstep::kernels {
 
@@ -27,8 +28,15 @@ enum class Images {
   kNone,      // operators run without the kernels
 };
 
-// Returns what there is for a GPU, by ARCHITECTURES in third_party/cuda/cuda.bzl.
+// The compute capabilities, times ten, that nvcc compiled the kernels for.
+struct Compiled {
+  std::vector<int> architectures;  // machine code, from the oldest on
+  int ptx = 0;
+};
+
+// Returns what there is for a GPU. third_party/cuda/configure.bzl has this build's list.
 Images ImagesFor(Capability capability);
+Images ImagesFor(Capability capability, const Compiled& compiled);
 
 // Returns a line for the start of a run, or "" for a GPU that nvcc compiled for. `name`: the GPU's.
 std::string KernelsLine(const std::string& name, Capability capability);

@@ -18,7 +18,7 @@ namespace lockstep::kernels {
 
 // Returns x weight^T + bias + scale x a^T b^T in x's dtype. With `dropout` the adapter's x has
 // numbers at random set to 0, each with that probability, and the others divided by 1 - dropout.
-// The adapter computes in the dtype of a and b, and the sum is rounded to that of x. It runs as one
+// The adapter computes in the dtype of a and b. The sum is rounded to x's dtype. It runs as one
 // operator where all tensors are dense, `weight` has x's dtype, and a and b have it too or are
 // float32 next to float16 or bfloat16. Elsewhere, and in autocast, it calls Linear and ATen's
 // operators. Products in float32 may be oneDNN's (products.h). Gradients of gradients are computed

@@ -1,4 +1,4 @@
-// Applies the rules of slice.h to a key: by its name, and by the caller's declarations.
+// Decides how slice.h cuts the value of a key: by the key's name, and by the caller's options.
 
 #ifndef LOCKSTEP_MIMO_BATCH_BATCH_RULES_H_
 #define LOCKSTEP_MIMO_BATCH_BATCH_RULES_H_

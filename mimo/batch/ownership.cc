@@ -63,7 +63,8 @@ absl::Status CheckDivision(int64_t num_samples, int64_t dp_size, Division divisi
   if (dp_size < 1) return Invalid(absl::StrCat("dp_size is ", dp_size, "; it must be positive"));
   if (division == Division::kUneven || num_samples % dp_size == 0) return absl::OkStatus();
   return Invalid(absl::StrCat("batch size ", num_samples, " is not divisible by dp_size ", dp_size,
-                              "; ", NearestMultiples(num_samples, dp_size)));
+                              "; ", NearestMultiples(num_samples, dp_size),
+                              ", or allow uneven parts"));
 }
 
 }  // namespace

@@ -149,10 +149,11 @@ TEST(ShardBounds, EvenAndUneven) {
 }
 
 TEST(ShardBounds, ErrorsGiveTheNearestSizes) {
-  EXPECT_EQ(ShardBounds(10, 3).status().message(),
-            "mimo: batch size 10 is not divisible by dp_size 3; use 9 or 12");
+  EXPECT_EQ(
+      ShardBounds(10, 3).status().message(),
+      "mimo: batch size 10 is not divisible by dp_size 3; use 9 or 12, or allow uneven parts");
   EXPECT_EQ(ShardBounds(2, 3).status().message(),
-            "mimo: batch size 2 is not divisible by dp_size 3; use 3");
+            "mimo: batch size 2 is not divisible by dp_size 3; use 3, or allow uneven parts");
   EXPECT_EQ(ShardBounds(4, 0).status().message(), "mimo: dp_size is 0; it must be positive");
   EXPECT_THAT(std::string(ShardBounds(-1, 1).status().message()), HasSubstr("num_samples is -1;"));
 }

@@ -2,8 +2,8 @@
 //
 // The failure this prevents. A micro-batch is packed first, and the row is then cut into equal
 // parts for the replicas. Samples have different lengths, so a part begins and ends inside a
-// sample: a replica trains on tokens of another replica's samples, and the images that the bridge
-// sends it belong to other placeholders. Nothing fails where the numbers of rows happen to agree.
+// sample. A replica then trains on tokens of another replica's samples, and the bridge sends it
+// images that belong to other placeholders. If the numbers of rows agree, no error says so.
 //
 // Here a replica slices whole samples first, and packs what it keeps:
 //

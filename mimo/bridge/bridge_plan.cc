@@ -76,10 +76,11 @@ void Bridge::Pending::Call::SetUpFrom(const std::vector<at::Tensor>& given,
     wants.push_back(at::GradMode::is_enabled() && tensor.requires_grad());
   }
   const int64_t rows = given[0].size(dim);
-  TORCH_CHECK_VALUE(AreAlike(state->specs.value_or(specs), specs, state->has_dtypes && rows > 0),
-                    "mimo: bridge ", name, ": x is ", Describe(specs, dim), ", but was ",
-                    Describe(state->specs.value_or(specs), dim),
-                    " in earlier calls, by which both ends plan; make another bridge for it");
+  TORCH_CHECK_VALUE(
+      AreAlike(state->specs.value_or(specs), specs, state->has_dtypes && rows > 0), "mimo: bridge ",
+      name, ": x is ", Describe(specs, dim), ", but was ",
+      Describe(state->specs.value_or(specs), dim),
+      " in earlier calls; every call must have the same dtypes and dims, but for rows");
   if (!state->has_dtypes) state->specs = specs;
   state->has_dtypes = state->has_dtypes || rows > 0;
   if (ownership.has_value()) {

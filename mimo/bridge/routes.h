@@ -113,10 +113,10 @@ struct RankRoute {
 };
 RankRoute RouteOfRank(const Route& route, int64_t rank);
 
-// The rows that the receiving ranks need. Each replica is divided into the same number of parts: a
+// The rows that the receiving ranks need. Each replica is divided into the same number of parts. A
 // part is a cp coordinate, or a single rank. needs[dp_rank * parts + part] lists the rows of one
-// part, counted from 0 in its replica's shard, as ascending ranges that do not overlap. Two parts
-// may need the same rows. A part may need no rows.
+// part as ascending ranges that do not overlap. Rows count from 0 in the replica's shard. Two parts
+// may need the same rows, and a part may need none.
 using Needs = std::vector<std::vector<Range>>;
 
 // Returns ascending rows as ranges. Returns InvalidArgument with the first row that does not

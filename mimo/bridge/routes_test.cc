@@ -99,7 +99,8 @@ TEST(PlanRoute, UnevenDivisionsAreAnOption) {
       Plan(DpSizes(2, 1), UniformOwnership(3), RowsOf::kSamples, Division::kUneven).transfers,
       ElementsAre(Transfer{0, 0, {0, 2}}, Transfer{1, 0, {2, 3}}));
   EXPECT_EQ(PlanRoute(DpSizes(2, 1), 0, UniformOwnership(3), RowsOf::kSamples).status().message(),
-            "mimo: batch size 3 is not divisible by dp_size 2; use 2 or 4 (dp of \"vision\")");
+            "mimo: batch size 3 is not divisible by dp_size 2; use 2 or 4, or allow uneven parts "
+            "(dp of \"vision\")");
 }
 
 TEST(PlanRoute, AnEdgeThatIsNotThereIsOutOfRange) {

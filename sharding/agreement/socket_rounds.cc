@@ -14,23 +14,24 @@
 // ranks before it. It sends them to the rank 2^k places ahead, and gets as many from the rank 2^k
 // places behind. In the last round fewer are missing.
 //
-// Each direction of a connection belongs to one round. So its messages are those of the gatherings
-// in their order.
+// Each direction of a connection belongs to one round. Its messages are in the order of the
+// all-gathers.
 //
-// Why a failure needs words: a rank that waits in a later round waits for one that waits itself. In
-// round 0 it waits for a rank that has not sent its own bytes. That one is the cause, and some rank
-// always waits for it in round 0.
+// Why a rank that fails sends the reason: a rank that waits in a later round waits for a rank that
+// waits itself, so it cannot name the cause. In round 0 a rank waits for one that has not sent its
+// own bytes, which is the cause. Some rank always waits for it in round 0, and tells the others.
 //
-// Ranks that are still in an earlier gathering complete it: whoever has failed in a later one has
-// sent all that this one needs.
+// Ranks that are still in an earlier all-gather complete it. A rank that fails in a later one has
+// already sent everything that the earlier one needs.
 
 namespace lockstep::sharding {
 namespace {
 
-// How long a rank that waits in a later round waits for the cause, once its own time is over.
+// The time that a rank in a later round waits for the cause after its own timeout.
 constexpr absl::Duration kPatience = absl::Seconds(2);
 
-// Returns the block that begins at a place, with its length before it. What is cut off is left out.
+// Returns the block that begins at `begin`, with its length before it. If the message ends inside
+// the block, returns the bytes that are there.
 std::string_view BlockAt(std::string_view blocks, size_t begin) {
   if (blocks.size() - begin < sizeof(uint32_t)) return blocks.substr(begin);
   const auto length = base::FromBytes<uint32_t>(blocks.data() + begin);

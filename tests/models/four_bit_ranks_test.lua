@@ -153,6 +153,6 @@ end)
 
 t.test("TensorParallelRefusesThem", function()
   t.raises("is of the class LinearFewBits, and layers in 4 or 8 bits cannot be divided; load the model with "
-    .. "load_in_4bit = false or load_in_8bit = false (finetune.lua: --set read_whole=true), or leave tp out",
+    .. "load_in_4bit = false or load_in_8bit = false (scripts: --set read_whole=true), or leave tp out",
     sharding.parallelize, models.load(FOLDER), sharding.grid { tp = 2 }, {})
 end)

@@ -7,10 +7,7 @@ Where the machine has no CUDA toolkit the target is incompatible: Bazel skips it
 on it, in `//...` patterns, and builds and tests everything else.
 """
 
-load("@cuda//:defs.bzl", "HAS_CUDA", "NVCC")
-
-# Volta's successors that CUDA 13 compiles for: A100, L40S, H100; newer ones by PTX.
-ARCHITECTURES = ["80", "89", "90"]
+load("@cuda//:defs.bzl", "ARCHITECTURES", "HAS_CUDA", "NVCC", "OPTIONS", "PTX")
 
 def _cuda_objects_impl(ctx):
     compilation = cc_common.merge_cc_infos(cc_infos = [d[CcInfo] for d in ctx.attr.deps]).compilation_context
@@ -20,7 +17,8 @@ def _cuda_objects_impl(ctx):
         args = ctx.actions.args()
         args.add_all(["-c", src, "-o", out, "-std=c++20", "-O3", "-Xcompiler", "-fPIC", "--expt-relaxed-constexpr", "-I."])
         args.add_all(["-gencode=arch=compute_%s,code=sm_%s" % (a, a) for a in ARCHITECTURES])
-        args.add("-gencode=arch=compute_%s,code=compute_%s" % (ARCHITECTURES[-1], ARCHITECTURES[-1]))
+        args.add("-gencode=arch=compute_%s,code=compute_%s" % (PTX, PTX))
+        args.add_all(OPTIONS)
         args.add_all(compilation.defines, before_each = "-D")
 
         # nvcc has no -iquote of its own. As -I, the file "version" of @libtorch would be the header <version>.

@@ -47,8 +47,8 @@ struct BackgroundCopies::State {
     return memory.count(value.toTensor().storage().unsafeGetStorageImpl()) != 0;
   }
 
-  // Copies the tensors, and sums those that are not copied. Then it lets go of them: some were made
-  // for the copy. What writes to them waits for the end of this, also if a copy fails.
+  // Copies the tensors, and sums those that are not copied. Then releases them: some were made for
+  // the copy. Operators that write to them wait for the end of this, also if a copy fails.
   absl::Status Read() {
     const auto end = c10::make_scope_exit([this] { reading.set_value(); });
     const at::NoGradGuard no_gradients;
@@ -98,8 +98,9 @@ bool Writes(const c10::FunctionSchema& schema, size_t argument) {
 
 }  // namespace
 
-// What operators wait for. They run on other threads, too: libtorch hands a thread's callbacks on
-// to those that work for it, a collective's among them, and these may keep them for longer.
+// The copies that operators wait for. Operators run on other threads, too: libtorch hands a
+// thread's callbacks to the threads that work for it, such as a collective's. These may keep the
+// callbacks for longer.
 std::atomic<std::shared_ptr<BackgroundCopies::State>> BackgroundCopies::watched;
 
 std::unique_ptr<at::ObserverContext> BackgroundCopies::BeforeOperator(

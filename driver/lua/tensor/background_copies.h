@@ -8,7 +8,7 @@
 // An operator waits until all tensors are read if its schema says that it writes to the memory of
 // one of them. So do c10d's collectives in place and norms with running means, whose schemas do not
 // say so. This holds for operators that this thread calls, however deep, and for those of threads
-// that work for it. What writes past the dispatcher does not wait: it must call WaitUntilRead.
+// that work for it. Code that writes past the dispatcher must call WaitUntilRead.
 //
 // Source: the copies between an update and the next one are those of DataStates-LLM
 // (arXiv:2406.10707).
@@ -66,7 +66,7 @@ class BackgroundCopies {
   // destructor belongs to the thread that made it.
   driver::FileJob job() const;
 
-  // Of the tensors that are summed, in order. To be read after Wait.
+  // The sums of the tensors with is_summed, in order. Call Wait first.
   const std::vector<int64_t>& sums() const;
 
  private:

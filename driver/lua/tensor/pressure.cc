@@ -32,6 +32,7 @@ constexpr size_t kNumDevices = 1 + 128;
 constinit thread_local std::array<DevicePressure, kNumDevices> devices{};
 thread_local std::unordered_map<const c10::StorageImpl*, HeldStorage> storages;
 thread_local bool is_collecting = false;
+thread_local bool holds_mapped = false;
 
 constexpr int64_t kMinBudget = int64_t{64} << 20;
 constexpr int64_t kStepsPerBudget = 16;
@@ -103,7 +104,11 @@ HeldBytes Hold(const at::Tensor& tensor) {
         ++known->second.num_values;
       } else {
         storages.emplace(storage, HeldStorage{1, bytes, tensor.storage().getWeakStorageImpl()});
-        Count(held.device, bytes);
+        if (holds_mapped) {
+          On(held.device).live += bytes;
+        } else {
+          Count(held.device, bytes);
+        }
       }
     }
   }
@@ -120,6 +125,10 @@ void Release(const HeldBytes& held) {
   on.live -= known->second.bytes;
   storages.erase(known);
 }
+
+HoldsMapped::HoldsMapped() { holds_mapped = true; }
+
+HoldsMapped::~HoldsMapped() { holds_mapped = false; }
 
 void StepCollector(lua_State* state, c10::Device device) {
   DevicePressure& on = On(device);

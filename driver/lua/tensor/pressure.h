@@ -36,6 +36,16 @@ struct HeldBytes {
 HeldBytes Hold(const at::Tensor& tensor);
 void Release(const HeldBytes& held);
 
+// While one lives, storages that this thread begins to hold are those of a mapped file. They count
+// as live, and let the collector take no step: no memory was allocated for them.
+class HoldsMapped {
+ public:
+  HoldsMapped();
+  ~HoldsMapped();
+  HoldsMapped(const HoldsMapped&) = delete;
+  HoldsMapped& operator=(const HoldsMapped&) = delete;
+};
+
 // Lets the collector take a step if enough bytes were counted on the device since the last step.
 void StepCollector(lua_State* state, c10::Device device);
 

@@ -37,6 +37,13 @@ int Make(lua_State* state) {
   return 1;
 }
 
+// make_mapped(mib): the same on the CPU, as of a mapped file.
+int MakeMapped(lua_State* state) {
+  const HoldsMapped mapped;
+  PushTensor(state, Fake(static_cast<int64_t>(lua_tonumber(state, 1)) * kMiB, c10::kCPU));
+  return 1;
+}
+
 // collect(): what CUDA's allocator calls.
 int Collect(lua_State* state) {
   collected = CollectForDevice();
@@ -49,6 +56,7 @@ class Pressure : public testing::Test {
   Pressure() : vm_({.library_root = "", .script_folder = ""}) {
     RegisterTensor(vm_.state());
     lua_register(vm_.state(), "make", Make);
+    lua_register(vm_.state(), "make_mapped", MakeMapped);
     lua_register(vm_.state(), "collect", Collect);
     most_garbage = 0;
     collected = false;
@@ -78,6 +86,21 @@ TEST_F(Pressure, EachDeviceIsCountedByItself) {
   EXPECT_GE(LiveTensorBytes(kGpu), 3 * kMiB);
   EXPECT_LT(LiveTensorBytes(kGpu), 4 * kMiB);
   EXPECT_EQ(LiveTensorBytes(), LiveTensorBytes(c10::kCPU) + LiveTensorBytes(kGpu));
+}
+
+// A model of a gigabyte would be loaded within dozens of cycles of the collector.
+TEST_F(Pressure, TensorsOfMappedFilesDriveNoCollection) {
+  const std::string dead =
+      "local is_dead = false; local p = newproxy(true); "
+      "getmetatable(p).__gc = function() is_dead = true end; p = nil; ";
+  const int64_t before = LiveTensorBytes(c10::kCPU);
+
+  Run(dead + "kept = {}; for i = 1, 50 do kept[i] = make_mapped(1024) end; assert(not is_dead)");
+  EXPECT_GE(LiveTensorBytes(c10::kCPU) - before, 50 * 1024 * kMiB);
+
+  Run("kept = nil; collectgarbage() collectgarbage()");
+  EXPECT_LT(LiveTensorBytes(c10::kCPU) - before, kMiB);
+  Run(dead + "for i = 1, 50 do make(1024, false) end; assert(is_dead)");
 }
 
 TEST_F(Pressure, GarbageIsCollectedForTheAllocator) {

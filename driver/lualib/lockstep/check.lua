@@ -57,8 +57,8 @@ local function least_time(seconds, device, work)
   return best
 end
 
---- What is wrong with the product c of a and b, or nil. Freivalds' check compares c v with a (b v) in float64, where v
---- are signs. It finds what is more than the rounding of a whole row: eight times what is expected of it.
+--- Returns what is wrong with the product c of a and b, or nil. Freivalds' check compares c v with a (b v) in float64,
+--- where v are random signs. An error is larger than eight times the expected rounding of a row.
 ---@param a torch.Tensor {n, n}, of numbers between -0.5 and 0.5
 ---@param b torch.Tensor {n, n}
 ---@param c torch.Tensor {n, n}
@@ -76,7 +76,7 @@ function M.product_problem(a, b, c, epsilon)
   end
 end
 
---- Of products of a dtype. Those of float32 may be of TF32, of 11 bits, on a GPU.
+--- Returns how far products of a dtype may round a number, of 1. float32 on a GPU may be TF32, with 11 bits.
 local function epsilon_of(name, on_gpu)
   if name == "bfloat16" then return 2 ^ -9 end
   return on_gpu and torch.get_float32_matmul_precision() ~= "highest" and 2 ^ -11 or 2 ^ -24
@@ -182,7 +182,7 @@ end
 
 local function name_of(row) return ("rank %d (%s, %s)"):format(row.rank, row.host, row.device) end
 
---- What is wrong or slow among the rows of all ranks: a sentence each, wrong results first.
+--- Returns a sentence for each wrong or slow rank or link, wrong results first.
 ---@param rows lockstep.check.Rank[] by rank
 ---@param slower number how many times slower than the median is slow
 ---@return string[]

@@ -18,6 +18,7 @@ local torch = require "lockstep.torch"
 ---@field captured boolean whether there is a recording
 ---@field recordings integer so far
 ---@field failures integer recordings that CUDA broke; their shapes run without a graph
+---@field package is_local boolean? the function has no collective, so that each of several ranks may record
 ---@operator call: any
 local Graph = {}
 Graph.__index = Graph
@@ -240,7 +241,7 @@ end
 --- Checks what holds for all calls of a graph.
 local function first_call(self)
   self.on_gpu = dist.device() ~= "cpu"
-  self.records = dist.world_size() == 1
+  self.records = self.is_local or dist.world_size() == 1
   if self.on_gpu and not self.records then
     complain("collectives cannot be recorded, and this run has %d ranks; use it on one rank", dist.world_size())
   end

@@ -8,7 +8,7 @@ local plain = require "lockstep.plain"
 
 local M = {}
 
--- What names of folders begin with, and how each kind is downloaded.
+-- The prefix of a folder's name, and the command that downloads it, by kind.
 local KINDS = {
   model = { prefix = "models--", command = "hf download " },
   dataset = { prefix = "datasets--", command = "hf download --repo-type dataset " },

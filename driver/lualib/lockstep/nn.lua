@@ -171,13 +171,13 @@ end
 
 --- Collects {name, tensor} pairs of parameters or buffers. A tensor that several names share (tied
 --- weights) is listed once, under the first.
-local function collect(self, want_parameters, keep_shared)
+local function collect(self, want_parameters)
   local found, seen = {}, {}
   walk(self, "", function(prefix, module)
     local is_parameter = rawget(module, PARAMETERS)
     each(module, function(name, value)
       if torch.is_tensor(value) and is_parameter[name] == want_parameters then
-        if keep_shared or not seen[value] then found[#found + 1] = { prefix .. name, value } end
+        if not seen[value] then found[#found + 1] = { prefix .. name, value } end
         seen[value] = true
       end
     end)
@@ -247,9 +247,12 @@ end
 ---@return table<string, torch.Tensor>
 function Module:state_dict()
   local state = {}
-  for _, want_parameters in ipairs { true, false } do
-    for _, entry in ipairs(collect(self, want_parameters, true)) do state[entry[1]] = entry[2]:detach() end
-  end
+  walk(self, "", function(prefix, module)
+    local is_known = rawget(module, PARAMETERS) -- true for a parameter, false for a buffer
+    each(module, function(name, value)
+      if torch.is_tensor(value) and is_known[name] ~= nil then state[prefix .. name] = value:detach() end
+    end)
+  end)
   return state
 end
 

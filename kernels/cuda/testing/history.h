@@ -1,9 +1,9 @@
-// What happened to one byte of a GPU's memory, as far as the next access needs it: its last store,
-// and the loads since. Finds races by barriers passed, not by the order in which threads ran.
+// The history of one byte of a GPU's memory: its last store, and the loads since. Finds races by
+// the barriers between accesses, whatever order the emulated threads ran in.
 //
-// An epoch counts the barriers that a block has passed, and one of its own those of each warp. Two
-// accesses have an order if one thread did both, or if both are of one block and of different
-// epochs, or of one warp and of different epochs of the warp.
+// An epoch counts the barriers that a block has passed. Each warp counts its own barriers, too. Two
+// accesses have an order in three cases: one thread did both; one block did both, in different
+// epochs; or one warp did both, in different epochs of the warp.
 
 #ifndef LOCKSTEP_KERNELS_CUDA_TESTING_HISTORY_H_
 #define LOCKSTEP_KERNELS_CUDA_TESTING_HISTORY_H_
@@ -12,7 +12,7 @@
 
 namespace lockstep::kernels::emulator {
 
-// Small: each byte has two.
+// Each byte of memory has two of these, so they are small.
 struct Access {
   int32_t block = -1;  // -1: none
   int32_t epoch = 0, warp_epoch = 0;

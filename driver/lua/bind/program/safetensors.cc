@@ -17,6 +17,7 @@
 #include "driver/files/new_file.h"
 #include "driver/files/safetensors.h"
 #include "driver/lua/bind/open.h"
+#include "driver/lua/tensor/pressure.h"
 #include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"
@@ -95,6 +96,7 @@ int Read(lua_State* state) {
   lua_createtable(state, 0, static_cast<int>(file.header().entries.size()));
   for (const TensorEntry& entry : file.header().entries) {
     PushString(state, entry.name);
+    const HoldsMapped mapped;
     PushTensor(state, TensorIn(file, entry));
     lua_rawset(state, -3);
   }

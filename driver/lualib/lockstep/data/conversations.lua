@@ -57,9 +57,14 @@ local function open(path, o)
   return source, first:match "^(.*)/[^/]*$" or "."
 end
 
+--- Returns a message without the place in a script that it begins with.
+local function without_place(message) return (tostring(message):gsub("^[^\n]-%.lua:%d+: ", "")) end
+
 --- Returns the kind of the first samples, and the name of the form of the first one that can be read.
-local function recognise(source, o, roles)
-  plain.check(#source > 0, "%s: there are no samples", NAME)
+local function recognise(source, path, o, roles)
+  if #source == 0 then
+    core.raise(NAME .. ": there are no samples in " .. (type(path) == "string" and path or table.concat(path, ", ")))
+  end
   local reason
   for i = 1, math.min(#source, LOOKED_AT) do
     local ok, sample = pcall(function() return source[i] end)
@@ -67,9 +72,9 @@ local function recognise(source, o, roles)
       local kind = o.kind or forms.kind_of(sample, KINDS, roles) or "sample"
       local is_read, name_or_reason, name = pcall(samples.read, NAME, kind, sample, roles, o.form)
       if is_read then return kind, name end
-      sample = sources.place(source, i) .. ": " .. tostring(name_or_reason):gsub("^[^\n]-%.lua:%d+: ", "")
+      sample = sources.place(source, i) .. ": " .. without_place(name_or_reason)
     end
-    reason = reason or sample
+    reason = reason or without_place(sample)
   end
   core.raise(reason)
 end
@@ -101,7 +106,7 @@ return function(path, opts)
   if o.split == "" then o.split = nil end -- scripts' settings are strings
   if o.form ~= nil then o.kind = forms.kind_of_form(NAME, o.form) end
   local roles, source, base = samples.roles_of(o.roles), open(path, o)
-  local kind, name = recognise(source, o, roles)
+  local kind, name = recognise(source, path, o, roles)
 
   local function change(sample)
     local row, _, reads = samples.read(NAME, kind, sample, roles, o.form)

@@ -82,7 +82,11 @@ t.test("AFormOrAKindThatIsGivenIsTheOnlyOne", function()
     .. "prompt/completion, text)", { ultra }, { form = "alpaca" })
   complains('kind must be "conversation", "preference" or "prompt", not chat', { ultra }, { kind = "chat" })
   complains("this is no known form of a sample: its keys are id. Known are messages; ShareGPT", { { id = 1 } })
-  complains("there are no samples", write("empty.jsonl", {}))
+  complains("there are no samples in " .. run.dir .. "/empty.jsonl", write("empty.jsonl", {}))
+  local broken = run.dir .. "/broken.jsonl"
+  core.write_file(broken, { '{"messages": [\n' })
+  local message = t.raises(broken .. ", line 1: syntax error", data.conversations, broken)
+  t.equal(select(2, message:gsub("%.lua:%d+: ", "")), 1, message) -- one place in a script
 end)
 
 t.test("ASampleThatCannotBeReadIsNamedAndTheOthersAreRead", function()
@@ -152,14 +156,14 @@ t.test("QuestionsOfAFileAreATaskOfGrpo", function()
     .. "{% if add_generation_prompt %}assistant: {% endif %}" })
   local tokenizer = text.tokenizer(dir)
   local path = write("questions.jsonl", { { question = "2 + 2?", answer = "2 + 2 is\n#### 4" },
-    { prompt = { user "3 + 3?" }, answer = 6 }, { prompt = "5?" } })
+    { prompt = { user "3 + 3?" }, answer = 6 }, { prompt = "5?" }, { prompt = { assistant "6?" }, answer = 6 } })
   local task
   local printed = t.printed(function()
     task = dofile("scripts/questions.lua").new(dir, false, { data = path, split = "" })
   end)
-  t.truthy(printed:find("data: question, 3 samples\n  first: user: 2 + 2?\n          assistant: \n", 1, true), printed)
+  t.truthy(printed:find("data: question, 4 samples\n  first: user: 2 + 2?\n          assistant: \n", 1, true), printed)
   for number, wanted in ipairs { { "2 + 2?", "4" }, { "3 + 3?", "6" } } do
-    local problem = task.problem(number + 3)
+    local problem = task.problem(number + 4)
     t.equal(tokenizer:decode(problem.prompt.input_ids:totable()), ("user: %s\nassistant: "):format(wanted[1]))
     local answer = wanted[2]
     for said, reward in pairs { [answer] = 1, ["It is " .. answer .. ". "] = 1, ["1" .. answer] = 0,
@@ -168,6 +172,7 @@ t.test("QuestionsOfAFileAreATaskOfGrpo", function()
     end
   end
   t.raises(path .. ', line 3: a question needs an "answer"', task.problem, 3)
+  t.raises(path .. ", line 4: the prompt ends with the assistant", task.problem, 4)
 end)
 
 -- The Hub's cache -----------------------------------------------------------------------------------

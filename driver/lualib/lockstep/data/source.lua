@@ -212,8 +212,9 @@ function M.split(source, opts)
   local o = options.read("data.split", opts, { held_out = options.required, seed = 0, groups = options.optional })
   local size, count = #source, o.held_out
   if type(count) == "number" and count > 0 and count < 1 then count = math.max(1, math.floor(count * size + 0.5)) end
-  plain.check(plain.is_whole(count, 0) and count < size, "data.split: held_out must "
-    .. "be a share below 1, or a number of samples below the %d there are; got %s; 0 holds none out", size, o.held_out)
+  plain.check(plain.is_whole(count, 0) and count < size, "data.split: held_out must be a share below 1, or a number of "
+    .. "samples below the %d there are, not %s; 0 holds none out", size,
+    plain.shown(o.held_out, type(o.held_out) == "string" and "string" or "number"))
   local order
   if o.groups ~= nil then order, count = in_groups(size, o, count) end
   local function part(name, first, length)

@@ -262,9 +262,10 @@ t.test("GroupsOfASplitStayTogether", function()
 end)
 
 t.test("MistakesInASplitAreNamed", function()
-  for _, held_out in ipairs { 5, -1, 1.5, 7 } do
-    t.raises("data.split: held_out must be a share below 1, or a number of samples below the 5 there are; got "
-      .. held_out, data.split, { 1, 2, 3, 4, 5 }, { held_out = held_out })
+  for shown, held_out in pairs { ["5"] = 5, ["-1"] = -1, ["1.5"] = 1.5, ["7"] = 7, ['"0.1"'] = "0.1",
+    ["a table"] = {} } do
+    t.raises("data.split: held_out must be a share below 1, or a number of samples below the 5 there are, not "
+      .. shown .. "; 0 holds none out", data.split, { 1, 2, 3, 4, 5 }, { held_out = held_out })
   end
   t.raises("held_out", data.split, { 1, 2 }, {})
   t.raises("data.split: expected a source", data.split, "train.jsonl", { held_out = 1 })

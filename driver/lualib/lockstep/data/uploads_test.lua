@@ -87,6 +87,62 @@ local function imaginary_workers(loader)
   return pool
 end
 
+--- Streams whose order is checked: which operation is known to be over when another one begins. The stream that
+--- computes has used the memory of a tensor before allocate returns it, and reads the tensor at compute(x).
+local function ordered_streams()
+  local engine = { problems = {} }
+  local given = { compute = 0, copies = 0 } -- operations of each stream
+  local seen = { compute = 0, copies = 0 } -- of the other stream, those that a stream's next operation comes after
+  local used, copied = {}, {} -- of each tensor: operations of the stream that computes, and of the copies
+  local function check(holds, text)
+    if not holds then engine.problems[#engine.problems + 1] = text end
+  end
+  function engine.pin(x) return x:clone() end
+  function engine.allocate(x)
+    local to = torch.empty_like(x)
+    given.compute = given.compute + 1
+    used[to] = given.compute
+    return to
+  end
+  function engine.copies_wait() seen.copies = given.compute end
+  function engine.copy(to, from)
+    check(seen.copies >= used[to], "a copy writes to memory that is in use")
+    to:copy_(from)
+    given.copies = given.copies + 1
+    copied[to] = given.copies
+  end
+  function engine.record() return given.copies end
+  function engine.wait(event) seen.compute = math.max(seen.compute, event) end
+  function engine.is_done(event) return event <= seen.compute end
+  function engine.compute(x)
+    check(seen.compute >= copied[x], "a tensor is read before its copy is over")
+    given.compute = given.compute + 1
+  end
+  return engine
+end
+
+--- Trains on a source and returns the problems of the order. `change` spoils the engine.
+local function problems_of(workers, change)
+  local loader = new_loader { workers = workers, prefetch = 3 }
+  local engine = ordered_streams()
+  if change then change(engine) end
+  loader.uploads = uploads.new("cuda:0", engine)
+  for sample in loader do
+    engine.compute(sample.x)
+    engine.compute(sample.parts[1])
+  end
+  return engine.problems
+end
+
+t.test("EachUseAndEachCopyComeAfterWhatTheyNeed", function()
+  for workers = 0, 3 do t.equal(problems_of(workers), {}) end
+  local function without(name)
+    return problems_of(2, function(engine) engine[name] = function() end end)[1]
+  end
+  t.equal(without "copies_wait", "a copy writes to memory that is in use")
+  t.equal(without "wait", "a tensor is read before its copy is over")
+end)
+
 t.test("WhatWorkersHaveFinishedIsCopiedAheadOfItsUse", function()
   local loader, engine = new_loader { workers = 2, prefetch = 4 }
   local pool = imaginary_workers(loader)

@@ -35,7 +35,7 @@ local TABLES = { parameters = "ipairs", state_dict = "pairs" }
 --- Names by which a function with a dot may take the module itself.
 local SELF = plain.words "self this module"
 
---- Names behind the dot of a tensor. A value with others is none.
+--- Fields of tensors. A value with a field of another name is not a tensor.
 local TENSOR_FIELDS = plain.words "device dtype grad grad_fn is_leaf layout requires_grad shape"
 
 --- Returns whether a condition is certain to be a tensor, as "not x:gt(1):all()" is.

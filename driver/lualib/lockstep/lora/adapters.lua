@@ -299,25 +299,26 @@ local function forward_of(class)
     local adapter = adapters[self]
     if adapter.is_disabled then return class.forward(self, x) end
     local a, b = self.lora_A.weight, self.lora_B.weight
-    local drops = adapter.dropout > 0 and self.training
-    local sum = not (adapter.dora and drops)
-      and sum_of(self, class, x, not adapter.dora and self.bias or nil, drops and adapter.dropout or 0)
-    if sum and not adapter.dora then return sum end
+    local drops, dora = adapter.dropout > 0 and self.training, adapter.dora
+    local kept = drops and dora and torch.dropout(x, adapter.dropout, true) or x
+    local sum = sum_of(self, class, kept, not dora and self.bias or nil, drops and not dora and adapter.dropout or 0)
+    if sum and not dora then return sum end
     if sum then
       local y = sum * factors(self.lora_magnitude_vector, norms_of(self, adapter.scale))
+      -- As in PEFT, the magnitudes are for W of the kept numbers. W of the others is added as it is.
+      if drops then return (y + class.forward(self, x - kept)):to(sum.dtype) end
       return (self.bias and y + self.bias or y):to(sum.dtype)
     end
     local result = class.forward(self, x)
     local dtype = result.dtype
-    x = x:to(a.dtype)
-    if drops then x = torch.dropout(x, adapter.dropout, true) end
-    local update = nn.linear(nn.linear(x, a), b) * adapter.scale
-    if not adapter.dora then return (result + update):to(dtype) end
+    kept = kept:to(a.dtype)
+    if drops and not dora then kept = torch.dropout(kept, adapter.dropout, true) end
+    local update = nn.linear(nn.linear(kept, a), b) * adapter.scale
+    if not dora then return (result + update):to(dtype) end
     local factor = factors(self.lora_magnitude_vector, norms_of(self, adapter.scale))
     local base = result
-    if drops and few_bits.is_one(self) then base = class.forward(self, x) end
-    if drops and not few_bits.is_one(self) then
-      base = torch.linear(x, self.weight:to(x.dtype))
+    if drops then
+      base = torch.linear(kept, few_bits.whole(self):to(a.dtype))
     elseif self.bias then
       base = base - self.bias
     end

@@ -186,6 +186,46 @@ t.test("TheOperatorOfALayerAndTheFormulaAgreeInValuesGradientsAndFlops", functio
   end
 end)
 
+t.test("TheOperatorOfALayerWithDoraAndDropoutAndPeftsFormulaAgree", function()
+  local inputs, out, rows, dropout = 24, 16, 32, 0.3
+  for dtype, tolerance in pairs { [torch.float64] = 1e-13, [torch.float32] = 2e-6, [torch.bfloat16] = 1e-2 } do
+    local net = nn.Sequential({ nn.Linear(inputs, out) }):to(dtype)
+    lora.apply(net, { r = 4, alpha = 8, dora = true, dropout = dropout, targets = "all-linear" })
+    perturb(net)
+    local layer, x, dy = net[1], torch.randn { rows, inputs }:to(dtype), torch.randn { rows, out }:to(dtype)
+    local function results(compute)
+      torch.manual_seed(5)
+      local input = x:clone():requires_grad_(true)
+      net:zero_grad()
+      local y = compute(input)
+      y:backward(dy)
+      return { y:detach(), input.grad, layer.lora_A.weight.grad, layer.lora_B.weight.grad,
+        layer.lora_magnitude_vector.grad }
+    end
+    --- W x + bias + (m - 1) W x' + m 2 B A x', of the kept numbers x', with m = magnitudes / lengths of rows.
+    local expected = results(function(input)
+      local kept, a, b = torch.dropout(input, dropout, true), layer.lora_A.weight, layer.lora_B.weight
+      kept = kept:to(a.dtype)
+      local weight = layer.weight:to(a.dtype)
+      local norms = torch.linalg_vector_norm((weight + torch.matmul(b, a) * 2):detach(), 2, { 1 })
+      local m = layer.lora_magnitude_vector / norms
+      local update, base = torch.linear(torch.linear(kept, a), b) * 2, torch.linear(kept, weight)
+      return (torch.linear(input, layer.weight, layer.bias) + (m - 1) * base + m * update):to(dtype)
+    end)
+
+    for _, is_fused in ipairs { true, false } do
+      local before = nn.use_fused(is_fused)
+      local found = results(net)
+      nn.use_fused(before)
+      for i = 1, 5 do
+        t.equal(found[i].dtype, expected[i].dtype)
+        t.truthy((found[i] - expected[i]):abs():max():item() <= tolerance * expected[i]:abs():max():item(),
+          ("%s %d"):format(tostring(dtype), i))
+      end
+    end
+  end
+end)
+
 t.test("CheckpointedLayersGiveTheSameGradientsWithDropout", function()
   local function gradients(ckpt)
     torch.manual_seed(4)

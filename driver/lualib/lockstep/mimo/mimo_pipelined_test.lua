@@ -150,6 +150,9 @@ if WORLD == 3 then
     t.raises('("1f1b" has 1 chunk for each rank, not 2), not 1f1b', separate, { pp = 2, chunks = 2 }, "1f1b")
     t.raises("tp 1 x cp 1 x pp 3 does not divide the 2 ranks", separate, { pp = 3 })
     t.raises("ep 2 does not divide the language model's dp 1 x cp 1", separate, { pp = 2, ep = 2 })
+    local _, heard = t.listening(t.raises, "pp 3 does not divide", separate, { pp = 3, sequence = true })
+    t.equal(heard, dist.rank() == 0 and "lockstep: mimo.separate: parallel: sequence has no effect where tp is 1\n"
+      or "")
   end)
 
   -- A mistake inside of a step is an error on all ranks, whose bridge cannot be used again: this comes last.

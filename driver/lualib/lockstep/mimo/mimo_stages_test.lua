@@ -128,14 +128,14 @@ t.test("MistakesOfAStageAreNamed", function()
     t.truthy(said:find(message, 1, true), said)
   end
   local function is_last(stage) return stage == world end
-  raises(('"language" must return a tensor for "%s", not a nil'):format(world == 2 and "language"
-    or "language stage 2"), function(stage, x)
+  raises('"language" must return a tensor for "language stage 1", not a nil', function(stage, x)
     if stage > 1 then return is_last(stage) and x:sum() or x end
   end)
   raises('"language" must return the loss of the micro-batch, a tensor of one number, not a tensor of 6',
     function(_, x) return x end)
   local width = 3
-  raises("x is Float [rows, 2], but was Float [rows, 3] in earlier calls", function(stage, x)
+  raises("x is Float [rows, 2], but was Float [rows, 3] in earlier calls; every call must have the same dtypes and "
+    .. "dims", function(stage, x)
     if is_last(stage) then return x:sum() end
     width = width - 1
     return stage == 1 and x:narrow(1, 0, width + 1) or x

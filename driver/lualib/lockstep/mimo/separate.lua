@@ -284,6 +284,7 @@ local function read_options(net, opts)
       tostring(sizes[axis]))
   end
   check_order(o, sizes)
+  if sizes.tp == 1 then options.note_unused("mimo.separate: parallel", sizes, { "sequence" }, "where tp is 1") end
   local found = disagreement.gather(("vision_ranks = %d, parallel = %s, tp = %d, cp = %d, ep = %d, pp = %d, "
     .. "chunks = %d, sequence = %s, order = %s"):format(o.vision_ranks, o.parallel, sizes.tp, sizes.cp, sizes.ep,
     sizes.pp, sizes.chunks, tostring(sizes.sequence), tostring(o.order)))

@@ -12,8 +12,8 @@ local M = {}
 
 ---@class mimo.StageLink
 ---@field core lockstep.core.mimo.Bridge
----@field from string the stage that sends, such as "language stage 1"
----@field to string
+---@field from string the stage that sends, such as "language stage 0"
+---@field to string the stage that receives, such as "language stage 1"
 ---@operator call: torch.Tensor|torch.Tensor[]
 local Link = {}
 Link.__index = Link
@@ -34,21 +34,22 @@ function Link:__call(x)
 end
 
 --- Connects two ranks. The topology has their stages, and the other ranks, which take no part. A topology has a module
---- "language": it is the last stage of that module, or the other ranks, which have it.
-local function connect(topology, name, stage, is_to_last, sender, receiver)
-  local is_to_loss = is_to_last and name == "language"
-  local modules = { { name = ("%s stage %d"):format(name, stage), ranks = { sender } },
-    { name = is_to_loss and name or ("%s stage %d"):format(name, stage + 1), ranks = { receiver } } }
+--- "language": these other ranks, or the stage that receives if there are none.
+local function connect(topology, name, stage, sender, receiver)
+  local sends, receives = ("%s stage %d"):format(name, stage), ("%s stage %d"):format(name, stage + 1)
+  local modules = { { name = sends, ranks = { sender } }, { name = receives, ranks = { receiver } } }
   local others = {}
   for rank = 0, dist.world_size() - 1 do
     if rank ~= sender and rank ~= receiver then others[#others + 1] = rank end
   end
   if #others > 0 then
-    modules[3] = { name = is_to_loss and "other ranks" or "language", ranks = others, dp = #others }
+    modules[3] = { name = "language", ranks = others, dp = #others }
+  else
+    modules[2].name = "language"
   end
   local from, to = modules[1].name, modules[2].name
   local link_topology = core_mimo.topology { modules = modules, edges = { { from = from, to = to } } }
-  local link = setmetatable({ from = from, to = to,
+  local link = setmetatable({ from = sends, to = receives,
     core = link_topology:bridge(from, to, 0, false, "none", true) }, Link)
   topology.bridges[{}] = link.core -- mimo.reduce_gradients looks for failures and missing backwards
   return link
@@ -61,10 +62,10 @@ end
 ---@return mimo.StageLink? before
 ---@return mimo.StageLink? after
 function M.make(topology, name)
-  local line, own = topology:peers(name, "pp"), topology:coordinates(nil, name).pp + 1
+  local line, own = topology:peers(name, "pp"), topology:coordinates(nil, name).pp
   local before, after
-  for stage = math.max(own - 1, 1), math.min(own, #line - 1) do
-    local link = connect(topology, name, stage, stage + 1 == #line, line[stage], line[stage + 1])
+  for stage = math.max(own - 1, 0), math.min(own, #line - 2) do
+    local link = connect(topology, name, stage, line[stage + 1], line[stage + 2])
     if stage < own then before = link else after = link end
   end
   return before, after

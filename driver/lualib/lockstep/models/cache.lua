@@ -29,6 +29,8 @@ local torch = require "lockstep.torch"
 ---@field rows integer in use; they are the first ones
 ---@field starts integer[] of each row in use, the column of its first token
 ---@field start integer the least of these
+---@field capacity integer the most rows
+---@field masks torch.Tensor? [capacity, columns]; nil where no layer has keys
 local Cache = {}
 Cache.__index = Cache
 
@@ -210,6 +212,10 @@ end
 ---@return integer
 function Cache:first(window) return window and math.max(self.start, self.used + 1 - window) or self.start end
 
+local function scaled(q, attention)
+  return attention.scale and q * (attention.scale * math.sqrt(q:size(-1))) or q -- the operator's own is D^-0.5
+end
+
 --- Attention of one new token of each sequence to all before it.
 ---@param q torch.Tensor [sequences, heads, D]
 ---@param k torch.Tensor [sequences, kv_heads, D]
@@ -218,12 +224,32 @@ function Cache:first(window) return window and math.max(self.start, self.used + 
 ---@return torch.Tensor # [sequences, heads, D]
 function Cache:next_tokens(q, k, v, attention)
   if attention.recur then return recur_next(self, q, k, v, attention) end
-  if attention.scale then q = q * (attention.scale * math.sqrt(q:size(-1))) end -- the operator's own is D^-0.5
+  q = scaled(q, attention)
   local keys, values, first = self.keys[attention.index], self.values[attention.index], self:first(attention.window)
   if attention.sinks then
     return sinks.cached(q, k, v, keys, values, self.used, first, self.mask, attention.sinks)
   end
   return fused.cached_attention(q, k, v, keys, values, self.used, first, self.mask)
+end
+
+--- Attention of one new token of each row, for a graph: the column is a value on the device, and a mask says which
+--- columns a row sees.
+---@param column torch.Tensor [1] int64
+---@param columns integer that attention reads
+---@param mask torch.Tensor [rows, columns], added to the scores
+---@param q torch.Tensor [rows, heads, D]
+---@param k torch.Tensor [rows, kv_heads, D]
+---@param v torch.Tensor [rows, kv_heads, D]
+---@param attention models.Attention
+---@return torch.Tensor # [rows, heads, D]
+function Cache:tokens_at(column, columns, mask, q, k, v, attention)
+  local rows, seen = q:size(0), {}
+  for kind, x in pairs { keys = k, values = v } do
+    local buffer = self.buffers[kind][attention.index]:narrow(0, 0, rows)
+    buffer:index_copy_(2, column, x:unsqueeze(2):to(buffer.dtype))
+    seen[kind] = buffer:narrow(2, 0, columns)
+  end
+  return fused.attention_to_cache(scaled(q, attention), seen.keys, seen.values, mask)
 end
 
 return M

@@ -7,6 +7,7 @@ local plain = require "lockstep.plain"
 local processors = require "lockstep.models.processors"
 local rows = require "lockstep.models.rows"
 local splits = require "lockstep.nn.splits"
+local token_graph = require "lockstep.models.token_graph"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -145,10 +146,12 @@ function M.generate(model, prompts, opts)
     min_p = options.optional, seed = options.optional, numbers = options.optional, stop = options.optional,
     on_token = options.optional,
     suppress = {}, begin_suppress = {}, forced_begin = options.optional, forced_end = options.optional,
-    repetition_penalty = 1 })
+    repetition_penalty = 1, graph = options.optional })
   chunks.refuse("models.generate", "call it outside, on whole prompts")
   check(o.max_batch_size == nil or plain.is_whole(o.max_batch_size, 1),
     "max_batch_size must be a whole number of at least 1, got %s", tostring(o.max_batch_size))
+  check(o.graph == nil or type(o.graph) == "boolean", "graph must be true or false, got %s", tostring(o.graph))
+  if o.graph == nil then o.graph = token_graph.is_default(dist.device()) end
   check(o.on_token == nil or type(o.on_token) == "function", "on_token must be a function, got a %s", type(o.on_token))
   if type(prompts) ~= "table" or #prompts == 0 then fail("prompts must be an array of at least one prompt") end
   if type(prompts[1]) == "number" then fail("prompts must be an array of arrays of ids, got one array of ids") end

@@ -105,10 +105,10 @@ end
 --- The layout of a model that the files have. Throws where they contradict it.
 local function layout_of(model, tensors, opts)
   drop_copies(model, tensors, opts)
-  local index = choose(model:layouts(), tensors)
-  local layout = model:layouts()[index]
-  check(opts.path, layout, tensors)
-  return layout, index
+  local layouts = model:layouts()
+  local index = choose(layouts, tensors)
+  check(opts.path, layouts[index], tensors)
+  return layouts[index], index
 end
 
 --- Leaves one part of a model that was built on "meta", and of its tensors. Throws if the files contradict the whole.

@@ -10,6 +10,7 @@ local processors = require "lockstep.models.processors"
 local same_prompts = require "lockstep.models.same_prompts"
 local sampling = require "lockstep.models.sampling"
 local splits = require "lockstep.nn.splits"
+local token_graph = require "lockstep.models.token_graph"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -188,6 +189,8 @@ local function step(self)
   if not self.mode then
     self.mode = mode_of(self.model)
     self.layers = self.mode == torch.inference_mode and new_tokens.layers(self.model, cache) or nil
+    self.graph = self.mode == torch.inference_mode and self.o.graph
+      and token_graph.new(self.model, cache, self.most_new) or nil
   end
   local lengths = {}
   for row = 1, count do self.positions[row], lengths[row] = self.positions[row] + 1, 1 end
@@ -198,7 +201,8 @@ local function step(self)
     continues = true }
   local ids, largest = self.mode(function()
     local function attend(...) return cache:next_tokens(...) end
-    return draw(self, logits_after(self.model, batch, attend, nil, self.layers), self.sequences)
+    local logits = self.graph and self.graph:logits(self.ids, self.positions)
+    return draw(self, logits or logits_after(self.model, batch, attend, nil, self.layers), self.sequences)
   end)
   cache.used = cache.used + 1
   take(self, 1, ids, largest)
@@ -219,6 +223,7 @@ function M.run(model, samples, o)
     self.waiting[self.leaders[i]] = (self.waiting[self.leaders[i]] or 0) + 1
     longest, most_new = math.max(longest, sample.input_ids:size(0)), math.max(most_new, o.max_new_tokens[i])
   end
+  self.most_new = most_new
   if model.rotary.long_from then longest = longest + 1 end -- compute_again writes the last id, too
   self.cache = Cache.new { rows = self.most, longest = longest, new_tokens = most_new,
     spare = self.most < #samples and SPARE or 0 }

@@ -66,6 +66,15 @@ function M.linear(x, weight, bias)
   return torch.linear(x, weight, bias)
 end
 
+--- Returns x W^T + bias of two or three layers, or nil where kernels are off. Private to nn.one_input.
+---@param x torch.Tensor [..., in]
+---@param weights torch.Tensor[] [out, in] each
+---@param biases torch.Tensor[] [out] each, or none
+---@return torch.Tensor[]?
+function M.linears(x, weights, biases)
+  return fused and kernels.linears(x, weights, biases) or nil
+end
+
 --- Returns x W^T + bias + scale * x A^T B^T: a linear layer with an adapter of LoRA. The adapter computes in the dtype
 --- of a and b. With kernels it is one operator, and one node of autograd. Private to lockstep.lora.
 ---@param x torch.Tensor [..., in]
@@ -110,6 +119,16 @@ local function rms_norm(x, weight, size, eps)
   if fused and dtype == weight.dtype then return kernels.rms_norm(x, weight, eps) end
   if dtype == torch.float32 then return torch.rms_norm(x, size, weight, eps) end
   return weight * torch.rms_norm(x, size, nil, eps)
+end
+
+--- Returns the result of nn.RMSNorm and x, or nil where there is no kernel for both. Private to nn.one_input.
+---@param x torch.Tensor [..., size]
+---@param weight torch.Tensor [size]
+---@param eps number
+---@return torch.Tensor? normalised [..., size]
+---@return torch.Tensor? x
+function M.rms_norm_and_input(x, weight, eps)
+  if fused and x.dtype == weight.dtype then return kernels.rms_norm_and_input(x, weight, eps) end
 end
 
 --- The forward function of nn.RMSNorm with a residual.
@@ -178,6 +197,25 @@ function M.capability_of(device)
   return capabilities[device]
 end
 
+--- Returns attention of one query of each sequence to all columns of a cache, by ATen's operators.
+---@param q torch.Tensor [sequences, heads, D]
+---@param keys torch.Tensor [sequences, kv_heads, columns, D]
+---@param values torch.Tensor [sequences, kv_heads, columns, D]
+---@param mask torch.Tensor? [sequences, columns], is added to the scores
+---@return torch.Tensor # [sequences, heads, D]
+function M.attention_to_cache(q, keys, values, mask)
+  local sequences, kv_heads, dim = keys:size(0), keys:size(1), keys:size(3)
+  -- The query heads that share a key head are its rows.
+  local rows, capability = q:view(sequences, kv_heads, -1, dim), M.capability_of(q.device)
+  local y
+  if fused and capability > 0 then
+    y = kernels.cached_attention_on_device(rows, keys, values, capability, mask)
+  else
+    y = torch.scaled_dot_product_attention(rows, keys, values, mask and mask:view(sequences, 1, 1, -1))
+  end
+  return y:reshape(sequences, -1, dim)
+end
+
 --- Attention in generation: writes the keys and values of one new token of each sequence into a cache, and returns
 --- what the tokens see in the columns from `first` to `column`. On a CPU it is one kernel.
 ---@param q torch.Tensor [sequences, heads, D]
@@ -196,19 +234,9 @@ local function cached_attention(q, k, v, keys, values, column, first, mask)
   end
   keys:select(2, column):copy_(k)
   values:select(2, column):copy_(v)
-  local sequences, kv_heads, dim = k:size(0), k:size(1), k:size(2)
   local count = column + 1 - first
-  -- The query heads that share a key head are its rows.
-  local rows, capability = q:view(sequences, kv_heads, -1, dim), M.capability_of(q.device)
-  keys, values = keys:narrow(2, first, count), values:narrow(2, first, count)
-  mask = mask and mask:narrow(1, first, count)
-  local y
-  if fused and capability > 0 then
-    y = kernels.cached_attention_on_device(rows, keys, values, capability, mask)
-  else
-    y = torch.scaled_dot_product_attention(rows, keys, values, mask and mask:view(sequences, 1, 1, -1))
-  end
-  return y:reshape(sequences, -1, dim)
+  return M.attention_to_cache(q, keys:narrow(2, first, count), values:narrow(2, first, count),
+    mask and mask:narrow(1, first, count))
 end
 
 --- Returns attention over packed sequences for nn.attention, which has checked the arguments. Both ways have the same
@@ -224,20 +252,22 @@ local function attention(q, k, v, o)
 end
 
 --- Returns attention over packed sequences on an NVIDIA GPU by one of libtorch's kernels, as the table of
---- kernels/attention/backends.cc chooses it. Returns nil on other devices, and where none of them can run.
+--- kernels/attention/backends.cc chooses it. Returns nil on other devices, where none of them can run, and for values
+--- of another size than keys unless it is cuDNN.
 ---@param q torch.Tensor [T, heads, D]
 ---@param k torch.Tensor [T, kv_heads, D]
----@param v torch.Tensor [T, kv_heads, D]
+---@param v torch.Tensor [T, kv_heads, E]
 ---@param o {seq_lens: integer[], causal: boolean, scale: number?, window: integer?}
 ---@param sinks torch.Tensor? [heads]
 ---@param ends_of fun(): torch.Tensor returns 0 and where each sequence ends, int32 on the device
----@return torch.Tensor? # [T, heads, D]
+---@return torch.Tensor? # [T, heads, E]
 function M.attention_on_device(q, k, v, o, sinks, ends_of)
   local capability = kernels and M.capability_of(q.device) or 0
   if capability == 0 or #o.seq_lens == 0 then return nil end
   local backend = kernels.attention_backend(capability, q, k, v, o.seq_lens,
     { causal = o.causal, window = o.window, sinks = sinks ~= nil })
-  if backend == "math" then return nil end
+  -- FlashAttention of values that are filled up is preferred to memory-efficient attention.
+  if backend == "math" or backend ~= "cudnn" and v:size(2) ~= k:size(2) then return nil end
   return kernels.attention_on_device(q, k, v, ends_of(), o.seq_lens, backend,
     { causal = o.causal, scale = o.scale, window = o.window, sinks = sinks })
 end

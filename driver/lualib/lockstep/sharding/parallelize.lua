@@ -97,7 +97,7 @@ local function check_axes(net, grid)
   check(not core.verify_every() or grid.cp * grid.ep * grid.pp == 1, "--verify-every compares replicas that compute "
     .. "the same, and a grid of %s has none; leave it out", tostring(grid))
   check(grid.pp == 1 or select(2, few_bits.layers(net)) == 0, "layers in 4 or 8 bits cannot be divided into stages; "
-    .. "load the model with load_in_4bit = false or load_in_8bit = false (finetune.lua: --set read_whole=true), or "
+    .. "load the model with load_in_4bit = false or load_in_8bit = false (scripts: --set read_whole=true), or "
     .. "leave pp out")
   check(grid.pp == 1 or not grid.ranks_of_all or grid.is_of_module, "pp needs a grid of all ranks of the run, and this "
     .. "one has some of them; leave pp out")

@@ -156,7 +156,7 @@ function M.check_module(one, size, owners, has_own_plan)
   if class ~= nn.Linear and class ~= can.class and not (can.parameter and torch.is_tensor(module)) then
     check(not few_bits.is_one(module),
       '"%s" is of the class %s, and layers in 4 or 8 bits cannot be divided; load the model with load_in_4bit = false '
-      .. "or load_in_8bit = false (finetune.lua: --set read_whole=true), or leave tp out", one.name, module.class_name)
+      .. "or load_in_8bit = false (scripts: --set read_whole=true), or leave tp out", one.name, module.class_name)
     fail('"%s" is %s; a "%s" layer is an nn.Linear%s', one.name,
       torch.is_tensor(module) and "a parameter" or "of the class " .. module.class_name, one.kind, can.text)
   end

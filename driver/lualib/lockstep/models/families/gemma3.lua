@@ -8,6 +8,7 @@ local core = require "lockstep.core"
 local decoder = require "lockstep.models.decoder"
 local fused = require "lockstep.nn.fused"
 local nn = require "lockstep.nn"
+local one_input = require "lockstep.nn.one_input"
 local options = require "lockstep.options"
 local parameter = require "lockstep.nn.parameter"
 local rotaries = require "lockstep.models.families.rotaries"
@@ -40,7 +41,8 @@ end
 local Mlp = decoder.Mlp:subclass("Gemma3MLP")
 
 function Mlp:forward(x)
-  return self.down_proj(torch.gelu(self.gate_proj(x), { approximate = "tanh" }) * self.up_proj(x))
+  local gate, up = one_input.linears(x, self.gate_proj, self.up_proj)
+  return self.down_proj(torch.gelu(gate, { approximate = "tanh" }) * up)
 end
 
 ---@class models.Gemma3Layer: nn.Module
@@ -112,12 +114,16 @@ function Gemma3.layer(c, index, mlp) return Layer(c, index, mlp) end
 local function complete(model, layers)
   local c = model.settings
   layers.norm = Norm(c.hidden_size, c.rms_norm_eps)
+  model.embedding_factors = {}
   model.rotary = rotaries.of(c.rope, c.windowed_rope, c.head_dim)
 end
 
---- Returns scaled embeddings. The factor has their dtype, as in training: 33.94 is 34 in bfloat16.
+--- Returns scaled embeddings. The factor has their dtype, as in training: 33.94 is 34 in bfloat16. It is computed once,
+--- because a graph can read no value.
 local function scaled(model, x)
-  return x * torch.tensor({ math.sqrt(model.settings.hidden_size) }, { dtype = x.dtype }):item()
+  local factors, name = model.embedding_factors, tostring(x.dtype)
+  factors[name] = factors[name] or torch.tensor({ math.sqrt(model.settings.hidden_size) }, { dtype = x.dtype }):item()
+  return x * factors[name]
 end
 
 function Gemma3:init(raw, opts)

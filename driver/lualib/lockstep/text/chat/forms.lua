@@ -17,7 +17,7 @@ local KNOWN = {
   conversation = 'messages; ShareGPT: conversations (from, value); prompt and completion; Alpaca: instruction, input, '
     .. 'output; text',
   preference = "chosen and rejected, with prompt, conversations or instruction, or as lists that begin alike",
-  prompt = "prompt; messages; conversations; question and answer",
+  prompt = "prompt; messages; conversations; question and answer; Alpaca: instruction, input, output",
 }
 KNOWN.sample = table.concat({ KNOWN.conversation, KNOWN.preference, "prompt; question and answer" }, "; ")
 
@@ -233,15 +233,28 @@ local function read_preference(caller, sample, roles)
   return row, "preference pairs", { "chosen", "rejected" }
 end
 
+--- Returns the text that the last of some messages holds if it is the assistant's, or nil.
+local function answer_of(messages)
+  local last = type(messages) == "table" and messages[#messages]
+  local is_answer = type(last) == "table" and last.role == "assistant"
+  return is_answer and type(last.content) == "string" and last.content or nil, is_answer
+end
+
+--- Reads what asks, and a known answer: a completion, or what the assistant says last.
 local function read_prompt(caller, sample, roles)
   if given(sample.prompt) ~= nil then
-    return { messages = as_messages(caller, "prompt", sample.prompt, "user", roles), column = "prompt" }, "prompt",
-      { "prompt" }
+    local completion = as_messages(caller, "completion", given(sample.completion), "assistant", roles)
+    return { messages = as_messages(caller, "prompt", sample.prompt, "user", roles), column = "prompt",
+      answer = answer_of(completion) }, "prompt", { "prompt", completion ~= nil and "completion" or nil }
   end
   if type(sample.question) == "string" then
     return { messages = { message("user", sample.question) } }, "question", { "question" }
   end
-  return read_messages(caller, sample, roles)
+  local row, form, reads = read_messages(caller, sample, roles)
+  if not row then row, form, reads = read_alpaca(caller, sample) end
+  local answer, is_answer = answer_of(row and row.messages)
+  if is_answer then row.messages, row.answer = { unpack(row.messages, 1, #row.messages - 1) }, answer end
+  return row, form, reads
 end
 
 -- The readers of each kind of sample, and of single forms.
@@ -297,6 +310,7 @@ end
 ---@class text.Row
 ---@field messages table[]? each with a role; weight = 0 where the assistant's is not learnt
 ---@field text string? in the place of messages: text that is learnt as a whole
+---@field answer string? to a prompt: what follows it in the sample, and is no part of it
 ---@field prompt table[]? of a preference, as chosen and rejected
 ---@field chosen table[]?
 ---@field rejected table[]?

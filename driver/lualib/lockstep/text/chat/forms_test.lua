@@ -162,6 +162,21 @@ t.test("APromptIsAStringMessagesOrAQuestion", function()
   end
 end)
 
+t.test("WhatFollowsAPromptIsItsAnswer", function()
+  local function turn(from, value) return { from = from, value = value } end
+  local function row(sample) return data.conversations({ sample }, { kind = "prompt" })[1] end
+  for _, sample in ipairs { { messages = { user "a", assistant "b" } }, { prompt = "a", completion = "b" },
+    { prompt = { user "a" }, completion = { assistant "b" } }, { instruction = "a", output = "b" },
+    { conversations = { turn("human", "a"), turn("gpt", "b") } } } do
+    t.equal(row(sample), { messages = { user "a" }, answer = "b" })
+    t.equal(text.prompt(sample), { user "a" })
+    sample.answer = 7 -- the column of this name is the answer
+    t.equal(row(sample), { messages = { user "a" }, answer = 7 })
+  end
+  local three = { user "a", assistant "b", user "c" }
+  t.equal(row { messages = three }, { messages = three })
+end)
+
 t.test("WhatIsNotRecognisedNamesItsKeysAndTheKnownForms", function()
   t.raises("no known form of a conversation: its keys are answer, question. Known are messages; ShareGPT", text.row,
     { question = "a", answer = "b" })

@@ -1,6 +1,7 @@
 --- Pictures in conversations: what processors of transformers add to the ids of a chat.
 
 local core = require "lockstep.core"
+local core_files = require "lockstep.core.files"
 local core_images = require "lockstep.core.images"
 local data_urls = require "lockstep.text.chat.data_urls"
 local plain = require "lockstep.plain"
@@ -60,6 +61,14 @@ function M.renamed(messages)
   return changed
 end
 
+--- Returns the path of a URL of a file here (RFC 8089), or nil. A path with characters in percent codes is read so
+--- unless there is a file of that very name: not every program writes the codes.
+local function path_of_url(url)
+  local path = url:match "^file://localhost(/.*)$" or url:match "^file://(/.*)$"
+  if not path or core_files.kind(path) then return path end
+  return (path:gsub("%%(%x%x)", function(digits) return string.char(tonumber(digits, 16)) end))
+end
+
 --- Returns what a part gives as its picture: a tensor, a path, or the bytes of a file. Private to the library.
 ---@param caller string for messages
 ---@param part table
@@ -84,7 +93,7 @@ function M.source(caller, part, folder, place)
     core.raise(('%s: %s: "%s" is base64 without a data URL; write "data:image/png;base64," before it'):format(caller,
       place, text_of(value)))
   end
-  if is_text then value = value:match "^file://(/.*)$" or value end
+  if is_text then value = path_of_url(value) or value end
   if not is_text or value:find "^%a[%w+.-]*://" then
     local got = is_text and '"' .. text_of(value) .. '", which is not a path'
       or value == nil and 'neither, and no column "images" or "image" has a picture for it' or "a " .. type(value)

@@ -108,9 +108,16 @@ t.test("PicturesMayBeDataUrlsInTheFormsOfQwenAndOfOpenAi", function()
     t.equal(chat:encode(question(part), { processor = process, folder = "there" }), expected)
     t.raises("is a picture, and the model takes text alone", chat.encode_sample, chat, { messages = question(part) })
   end
-  core.write_file(dir .. "/copy.png", { bytes })
-  t.equal(chat:encode(question { type = "image", image = "file://" .. dir .. "/copy.png" }, { processor = process }),
-    expected)
+  for _, file in ipairs { "copy.png", "two words.png", "a%20b.png", "Zürich.png" } do
+    core.write_file(dir .. "/" .. file, { bytes })
+  end
+  for _, link in ipairs { "//" .. dir .. "/copy.png", "//localhost" .. dir .. "/copy.png",
+    "//" .. dir .. "/two%20words.png", "//localhost" .. dir .. "/two words.png", "//" .. dir .. "/a%20b.png",
+    "//" .. dir .. "/Z%C3%BCrich.png" } do
+    t.equal(chat:encode(question { type = "image", image = "file:" .. link }, { processor = process }), expected, link)
+  end
+  t.raises("which is not a path", chat.encode, chat,
+    question { type = "image", image = "file://elsewhere" .. dir .. "/copy.png" }, { processor = process })
   for length = 0, 6 do
     local text_of = ("\0\255foo\254"):sub(1, length)
     t.equal(urls.decode(urls.encode(text_of)), text_of)
