@@ -9,8 +9,8 @@
 #include "ATen/core/Scalar.h"
 #include "ATen/ops/addmm_cpu_dispatch.h"
 #include "ATen/ops/mm_cpu_dispatch.h"
+#include "base/torch/one_dnn.h"
 #include "c10/util/Exception.h"
-#include "kernels/aten/one_dnn.h"
 #include "torch/library.h"
 
 // libtorch exports this function without a header: ATen's own mm calls it for bfloat16. It computes
@@ -124,9 +124,7 @@ bool IsForOneDnn(const at::Tensor& a, const at::Tensor& b) {
 
 bool InstallProducts() {
   static const bool is_installed = [] {
-    if (!kernels::IsOneDnnFaster() || !at::Context::hasMKLDNN() ||
-        at::native::mkldnn_matmul == nullptr)
-      return false;
+    if (!base::IsOneDnnFaster() || at::native::mkldnn_matmul == nullptr) return false;
     Replace();
     return true;
   }();

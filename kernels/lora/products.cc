@@ -10,7 +10,7 @@
 #include "ATen/core/ivalue.h"
 #include "ATen/core/stack.h"
 #include "ATen/ops/mm.h"
-#include "kernels/aten/one_dnn.h"
+#include "base/torch/one_dnn.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -32,8 +32,9 @@ bool IsDenseFloat(const at::Tensor& x) {
 }  // namespace
 
 bool IsForOneDnn(const at::Tensor& x, const at::Tensor& weight) {
-  return IsOneDnnFaster() && IsDenseFloat(x) && IsDenseFloat(weight) && x.size(0) >= kMinRows &&
-         x.is_contiguous() && (weight.is_contiguous() || weight.t().is_contiguous()) &&
+  return base::IsOneDnnFaster() && IsDenseFloat(x) && IsDenseFloat(weight) &&
+         x.size(0) >= kMinRows && x.is_contiguous() &&
+         (weight.is_contiguous() || weight.t().is_contiguous()) &&
          at::globalContext().userEnabledMkldnn() && OneDnnLinear().has_value();
 }
 
