@@ -206,6 +206,7 @@ TEST(Products, IntoResultsOfAnyShapeAndLayout) {
   check(at::empty({0}), "resized");
   check(at::empty({200, 64}).t(), "transposed");
   check(at::empty({64, 300}).slice(1, 0, 200), "of a part of the columns");
+  check(at::empty({128, 400}).slice(0, 0, {}, 2).slice(1, 0, {}, 2), "with gaps");
 
   at::Tensor sum = c.clone();
   at::addmm_out(sum, sum, a, b);  // is what it adds to
