@@ -9,6 +9,8 @@ exclude_files = {
   "bazel-*",
   "runs",
   -- Written by driver/lualib/types/generate.lua.
+  "driver/lualib/types/core.lua",
+  "driver/lualib/types/core_*.lua",
   "driver/lualib/types/torch.lua",
   "driver/lualib/types/torch_internal.lua",
 }

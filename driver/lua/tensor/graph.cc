@@ -1,3 +1,5 @@
+// lockstep.core.graph: recorded steps for lockstep/graph.lua.
+
 #include "driver/lua/tensor/graph.h"
 
 #include <algorithm>
@@ -132,8 +134,9 @@ void CheckNothingWasRefused() {
   throw Error(message);
 }
 
-// record(fn, ...) -> broken, fn(...): a recording on the side stream, ended however the function
-// ends. `broken` is nil, or why CUDA could not record what the function did.
+// Graph:record(fn: function, ...: any) -> broken: string?, ...: any
+// Records what fn(...) gives the current stream, which must not be the device's default one. The
+// recording ends however fn ends. Returns why CUDA could not record it, or nil, and fn's results.
 int Record(lua_State* state) {
   driver::CudaGraph& graph = *ReadObject<Graph>(state, 1, "record: graph");
   ReadFunction(state, 2, "record: fn");
@@ -156,21 +159,24 @@ int Record(lua_State* state) {
   return lua_gettop(state) - 1;
 }
 
+// Graph:replay()
+// Launches what was recorded, on the current stream.
 int Replay(lua_State* state) {
   ReadObject<Graph>(state, 1, "replay: graph")->Replay();
   base::ForgetAllCopies();  // a replay writes to weights, and their versions stay
   return 0;
 }
 
-// refuse(message): raises an error that ends the recording under way, even if the script catches
-// it.
+// refuse(message: string)
+// Raises an error that ends the recording under way, even if the script catches it.
 int RefuseFromLua(lua_State* state) {
   const std::string message = ReadString(state, 1, "refuse: message");
   if (recording) Refuse(message);
   throw Error(message);
 }
 
-// modes() -> the modes of this thread that change what an operator does, autocast left out, and
+// modes() -> modes: string, is_autocast: boolean
+// Returns the modes of this thread that change what operators do, as one text without autocast, and
 // whether autocast is on for the CPU or a GPU.
 int Modes(lua_State* state) {
   PushString(state, absl::StrCat(at::GradMode::is_enabled() ? "gradients" : "no gradients",
@@ -181,11 +187,15 @@ int Modes(lua_State* state) {
   return 2;
 }
 
+// new() -> Graph
+// An empty graph. An error where there is no GPU.
 int NewGraph(lua_State* state) { return PushObject<Graph>(state, driver::NewCudaGraph()); }
 
 // --- On the CPU
 
-// record(fn, ...) -> fn(...), whose operators go to the tape.
+// Tape:record(fn: function, ...: any) -> ...: any
+// Calls fn(...), notes the operators that this thread calls on the CPU, and returns the results.
+// Once for each tape.
 int RecordTape(lua_State* state) {
   driver::Tape& tape = *ReadObject<Tape>(state, 1, "record: tape");
   ReadFunction(state, 2, "record: fn");
@@ -209,6 +219,8 @@ int RecordTape(lua_State* state) {
   return lua_gettop(state) - 1;
 }
 
+// Tape:replay()
+// Runs what was recorded.
 int ReplayTape(lua_State* state) {
   CheckNotRecording("lockstep.graph");
   driver::Tape& tape = *ReadObject<Tape>(state, 1, "replay: tape");
@@ -217,13 +229,16 @@ int ReplayTape(lua_State* state) {
   return 0;
 }
 
-// mismatch() -> why the tape does not fit, or nil.
+// Tape:mismatch() -> reason: string?
+// Returns why a replay would not do what the function would do, or nil.
 int TapeMismatch(lua_State* state) {
   const std::string reason = ReadObject<Tape>(state, 1, "mismatch: tape")->Mismatch();
   if (reason.empty()) return 0;
   return PushString(state, reason);
 }
 
+// Tape:stats() -> {operators: integer, in_place: integer, allocating: integer, bytes: integer}
+// Returns counts of what was recorded.
 int TapeStats(lua_State* state) {
   const driver::Tape::Stats& stats = ReadObject<Tape>(state, 1, "stats: tape")->stats();
   lua_newtable(state);
@@ -234,9 +249,12 @@ int TapeStats(lua_State* state) {
   return 1;
 }
 
-// is_recording() -> whether a graph of either kind is being recorded.
+// is_recording() -> boolean
+// Whether a graph of either kind is being recorded.
 int IsRecording(lua_State* state) { return PushBoolean(state, recording); }
 
+// new_tape() -> Tape
+// An empty tape.
 int NewTape(lua_State* state) { return PushObject<Tape>(state, std::make_unique<driver::Tape>()); }
 
 }  // namespace

@@ -3,6 +3,7 @@
 package.path = "driver/lualib/types/?.lua;" .. package.path
 
 local annotations = require "annotations"
+local bindings = require "bindings"
 local core = require "lockstep.core"
 local t = require "lockstep.testing"
 
@@ -32,8 +33,14 @@ for name in pairs(package.preload) do
   if name:match("^lockstep") then native[#native + 1] = name end
 end
 table.sort(native)
-local texts = require("stubs").files() -- written for editors, not committed
-for _, path in ipairs(files_under("driver/lualib/types")) do texts[path:match("[^/]*$")] = read(path) end
+local texts = {}
+for _, path in ipairs(files_under("driver/lualib/types")) do
+  if not path:match "_test%.lua$" then texts[path:match("[^/]*$")] = read(path) end
+end
+-- Written for editors, not committed.
+for _, files in ipairs { require("stubs").files(), bindings.files() } do
+  for name, text in pairs(files) do texts[name] = text end
+end
 for path, text in pairs(texts) do
   local file = annotations.read(text)
   if file.module then
@@ -194,6 +201,30 @@ t.test("EveryFieldOfALibraryModuleIsAnnotated", function()
   expect_none(problems)
 end)
 
+-- Options in C++ --------------------------------------------------------------------------------------
+
+-- The structs of C++ have the names, types and defaults of these options, and the classes explain them.
+for class, place in pairs {
+  ["sharding.DataParallelOptions"] = { "sharding/data_parallel.lua", "sharding", "data_parallel_defaults" },
+  ["sharding.FullyShardOptions"] = { "sharding/fully_shard.lua", "sharding", "fully_shard_defaults" },
+  ["checkpoint.Options"] = { "checkpoint.lua", "checkpoint", "offload_defaults" },
+  ["tiled_mlp.Options"] = { "tiled_mlp.lua", "tiled_mlp", "defaults" },
+  ["tiled_mlp.CrossEntropy"] = { "tiled_mlp.lua", "tiled_mlp", "cross_entropy_defaults" },
+} do
+  t.test("TheClassExplainsTheOptionsOfTheStruct(" .. class .. ")", function()
+    local fields = read("driver/lualib/lockstep/" .. place[1]):match("%-%-%-@class " .. class .. "\n(.-)\n\n")
+    for name, default in pairs(require("lockstep.core." .. place[2])[place[3]]) do
+      local type_name, text = fields:match("%-%-%-@field " .. name .. " (%w+)%?([^\n]*)")
+      t.truthy(type_name, class .. " has no field " .. name)
+      t.equal((type_name:gsub("^integer$", "number")), type(default), name)
+      local said = text:match "^ (%-?%d+)$" or text:match "^ (true)$" or text:match "^ (false)$"
+        or text:match "default (%S+)"
+      -- 0 tile_tokens leave the number to the library.
+      if said and name ~= "tile_tokens" then t.equal(said, tostring(default), name .. ": the default") end
+    end
+  end)
+end
+
 -- Functions in C++ ------------------------------------------------------------------------------------
 
 t.test("EveryNativeModuleHasAStub", function()
@@ -212,7 +243,8 @@ t.test("EveryNameOfANativeModuleIsInItsStub", function()
   local function visit(class, object)
     for key, value in pairs(object) do
       if not (stub_classes[class] or {})[key] then
-        problems[#problems + 1] = class .. "." .. tostring(key) .. ": driver/lualib/types has no stub of it"
+        problems[#problems + 1] = class .. "." .. tostring(key) .. ": no stub of it in driver/lualib/types, and "
+          .. "no signature above its C function as driver/lualib/types/bindings.lua reads it"
       elseif type(value) == "table" and not key:find "defaults$" then -- fields of structs of C++
         visit(class .. "." .. key, value)
       end
@@ -274,8 +306,8 @@ t.test("EveryNativeObjectHasAClassWithItsMethods", function()
       found = found or table.concat(listed, " ") == table.concat(expected, " ")
     end
     if not found then
-      problems[#problems + 1] = string.format('"%s": no class of driver/lualib/types has just these methods: %s', name,
-        table.concat(expected, ", "))
+      problems[#problems + 1] = string.format('"%s": no class has just these methods, in driver/lualib/types or above '
+        .. "C functions (see driver/lualib/types/bindings.lua): %s", name, table.concat(expected, ", "))
     end
   end
   expect_none(problems)

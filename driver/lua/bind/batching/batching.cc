@@ -1,3 +1,5 @@
+// lockstep.core.batching: the library batching.
+
 #include <cmath>
 #include <future>
 #include <memory>
@@ -456,7 +458,9 @@ int PrepareFromIndex(lua_State* state, const OptionTable& table,
   return PushPrepared(state, batching::PrepareFromIndex(outlines, load_sample, options));
 }
 
-// prepare(options) -> batches, report, held
+// prepare(options: {samples: batching.Sample[]?, seq_len: integer, ranks: integer?, rank: integer?,
+//     [string]: any}) -> batches: batching.MicroBatch[][], report: batching.Report, held: integer[]
+// held: samples that wait, by their index.
 int Prepare(lua_State* state) {
   const OptionTable table = PrepareTable(state);
   const batching::PrepareOptions options = ReadOptions(state, table);
@@ -467,7 +471,8 @@ int Prepare(lua_State* state) {
   return PushPrepared(state, batching::Prepare(ReadSamples(state, table, options), options));
 }
 
-// describe(sample, options) -> entry of an index
+// describe(sample: batching.Sample, options: {streams: table, token_types: string, [string]: any})
+//     -> batching.Entry
 int Describe(lua_State* state) {
   const OptionTable table(
       state, 2, "batching.describe",
@@ -488,8 +493,9 @@ inline constexpr const char* kObjectName<Preparation> = "batching preparation";
 
 namespace {
 
-// start(options) -> preparation: what touches Lua is read here, the rest is done by a thread of its
-// own.
+// start(options: {samples: batching.Sample[], seq_len: integer, ranks: integer?, rank: integer?,
+//     [string]: any}) -> Preparation
+// Prepares in the background; the cost may be no Lua function.
 int Start(lua_State* state) {
   const OptionTable table = PrepareTable(state);
   const batching::PrepareOptions options = ReadOptions(state, table);
@@ -505,14 +511,19 @@ int Start(lua_State* state) {
                                      batching::PrepareInBackground(std::move(samples), options)));
 }
 
-// preparation:wait() -> batches, report, held; once.
+// Preparation:wait() -> batches: batching.MicroBatch[][], report: batching.Report, held: integer[]
+// The result of batching.prepare. Call it once for each preparation. held: samples that wait, by
+// their index.
 int Wait(lua_State* state) {
   Preparation& preparation = ReadObject<Preparation>(state, 1, "batching: preparation");
   if (!preparation->valid()) throw Error("batching: this preparation has been waited for already");
   return PushPrepared(state, preparation->get());
 }
 
-// transformer_cost(fields) -> linear, quadratic, image_linear, image_quadratic.
+// transformer_cost(shape: table<string, integer>) -> linear: number, quadratic: number,
+//     image_linear: number, image_quadratic: number
+// Floating-point operations of a sequence of n tokens, linear * n + quadratic * n * n, and of an
+// image likewise. shape: the fields of batching::TransformerShape.
 int TransformerCost(lua_State* state) {
   ReadTable(state, 1, "batching.cost.transformer: the argument");
   batching::TransformerShape shape;

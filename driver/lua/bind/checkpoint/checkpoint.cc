@@ -1,3 +1,5 @@
+// lockstep.core.checkpoint: the library checkpoint.
+
 #include "checkpoint/region/checkpoint.h"
 
 #include <memory>
@@ -119,7 +121,8 @@ constexpr Field<checkpoint::OffloadStats> kOffloadStats[] = {
     {"failed_prefetches", &checkpoint::OffloadStats::failed_prefetches},
 };
 
-// new(options, offload or nil, selection or nil)
+// new(options: {preserve_rng: boolean?, early_stop: boolean?, check_metadata: boolean?},
+//     offload: Offload?, policy: Selection?) -> Regions
 int NewCheckpoint(lua_State* state) {
   checkpoint::CheckpointOptions options;
   ReadFields(OptionTable(state, 1, "checkpoint.new", NamesOf(kOptions)), kOptions, options);
@@ -132,8 +135,10 @@ int NewCheckpoint(lua_State* state) {
   return PushObject<checkpoint::Checkpoint>(state, checkpoint::Checkpoint(std::move(options)));
 }
 
-// run(checkpoint, script_fn, fn, ...) -> fn(...). `script_fn` is the function that the script gave,
-// which fn calls, or which it is.
+// Regions:run(given: fun(...): ..., fn: fun(...): ..., ...: any) -> ...: any
+// fn(...), computed again in backward with copies of the tensors among the arguments. An error
+// then, if a variable that `given` has captured has changed. given: the function or module that the
+// script gave, which is fn or is called by fn.
 int RunRegion(lua_State* state) {
   const auto& region = ReadObject<checkpoint::Checkpoint>(state, 1, "checkpoint");
   ReadFunction(state, 3, "checkpoint: the first argument");
@@ -149,6 +154,7 @@ int RunRegion(lua_State* state) {
   return lua_gettop(state) - 2;
 }
 
+// Regions:stats() -> checkpoint.Stats
 int Stats(lua_State* state) {
   const auto& region = ReadObject<checkpoint::Checkpoint>(state, 1, "checkpoint");
   const checkpoint::CheckpointStats stats = region.stats();
@@ -162,6 +168,8 @@ int Stats(lua_State* state) {
   return 1;
 }
 
+// offload(options: {keep_last: integer?, prefetch: integer?, min_bytes: integer?,
+//     max_host_bytes: integer?}) -> Offload
 int NewOffload(lua_State* state) {
   const OptionTable table(state, 1, "checkpoint.new", NamesOf(kOffloadOptions, {"max_host_bytes"}));
   checkpoint::OffloadOptions options;
@@ -170,7 +178,8 @@ int NewOffload(lua_State* state) {
   return PushObject<Offload>(state, checkpoint::HostOffload::New(options));
 }
 
-// save(offload, fn, ...) -> fn(...)
+// Offload:save(fn: fun(...): ..., ...: any) -> ...: any
+// fn(...), whose saved tensors wait in host memory.
 int SaveOnHost(lua_State* state) {
   const Offload& offload = ReadObject<Offload>(state, 1, "checkpoint.save_on_host");
   ReadFunction(state, 2, "checkpoint.save_on_host: the first argument");
@@ -178,13 +187,15 @@ int SaveOnHost(lua_State* state) {
   return lua_gettop(state) - 1;
 }
 
-// keep_on_device(offload, tensors)
+// Offload:keep_on_device(tensors: torch.Tensor[])
+// Never copies the tensors.
 int KeepOnDevice(lua_State* state) {
   const Offload& offload = ReadObject<Offload>(state, 1, "checkpoint: offload");
   offload->KeepOnDevice(ReadTensors(state, 2, "checkpoint.new: frozen"));
   return 0;
 }
 
+// Offload:stats() -> checkpoint.HostStats
 int OffloadStats(lua_State* state) {
   const Offload& offload = ReadObject<Offload>(state, 1, "checkpoint: offload");
   lua_newtable(state);
@@ -192,14 +203,16 @@ int OffloadStats(lua_State* state) {
   return 1;
 }
 
-// select(operators) -> selection
+// selection(operators: string[]) -> Selection
+// The operators of which results are kept.
 int NewSelection(lua_State* state) {
   const std::vector<std::string> operators = ReadStrings(
       state, 1, "checkpoint.selective: save", "checkpoint.selective: an operator of save");
   return PushObject<SelectionPointer>(state, checkpoint::Selection::Of(operators));
 }
 
-// operators() -> array of names
+// Selection:operators() -> string[]
+// Each overload that is kept.
 int SelectedOperators(lua_State* state) {
   return PushStrings(state,
                      ReadObject<SelectionPointer>(state, 1, "checkpoint.selective")->Names());

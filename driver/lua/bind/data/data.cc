@@ -1,3 +1,5 @@
+// lockstep.core.data: mixes of sources, and workers.
+
 #include <memory>
 #include <utility>
 
@@ -26,7 +28,9 @@ namespace {
 
 // --- Mixes ---------------------------------------------------------------------------------------
 
-// mix({size, ...}, {weight, ...} or nil, size or nil) -> mix
+// mix(sizes: integer[], weights: number[]?, size: integer?) -> Mix
+// Without weights they are the sizes. size: the samples of an epoch; without it, those of all
+// sources together.
 int NewMix(lua_State* state) {
   data::MixOptions options;
   options.sizes = ReadIntegers(state, 1, "data.mix: sizes");
@@ -47,11 +51,17 @@ int NewMix(lua_State* state) {
 
 const data::Mix& ReadMix(lua_State* state) { return ReadObject<data::Mix>(state, 1, "mix"); }
 
+// Mix:size() -> samples: integer
+// The samples of an epoch.
 int MixSize(lua_State* state) { return PushInteger(state, ReadMix(state).size()); }
 
+// Mix:counts() -> samples: integer[]
+// The samples of an epoch, of each source.
 int MixCounts(lua_State* state) { return PushIntegers(state, ReadMix(state).counts()); }
 
-// mix:locate(position from 0, epoch) -> source from 1, index from 1, pass
+// Mix:locate(position: integer, epoch: integer) -> source: integer, index: integer, pass: integer
+// position: from 0 to size() - 1; source: from 1; index: from 1; pass: how often all of the source
+// came before.
 int Locate(lua_State* state) {
   const data::Mix::Located place = ReadMix(state).Locate(ReadInteger(state, 2, "locate: position"),
                                                          ReadInteger(state, 3, "locate: epoch"));
@@ -63,8 +73,9 @@ int Locate(lua_State* state) {
 
 // --- Work ----------------------------------------------------------------------------------------
 
-// attempt(fn, ...) -> true and fn's results, or false and the error's message. As a worker calls
-// fn: random operators of torch are refused.
+// attempt(fn: fun(...): any, ...: any) -> ok: boolean, ...: any
+// Calls fn as a worker does: operators that draw from torch's generator are errors. ...: fn's
+// results, or the error's message.
 int Attempt(lua_State* state) {
   ReadFunction(state, 1, "attempt: fn");
   lua_pushboolean(state, 1);
@@ -80,7 +91,8 @@ int Attempt(lua_State* state) {
   return lua_gettop(state);
 }
 
-// workers(count, module, start) -> workers
+// workers(count: integer, module: string, start: any) -> Workers
+// module: returns function(start), which returns function(value, source).
 int NewWorkers(lua_State* state) {
   WorkerPool::Options options;
   options.num_workers = static_cast<int>(ReadInteger(state, 1, "workers: count"));
@@ -95,7 +107,8 @@ WorkerPool& ReadWorkers(lua_State* state) {
   return *workers;
 }
 
-// workers:submit(value, source or nil)
+// Workers:submit(value: any, source: data.Source?)
+// Gives the workers' function a value, and a source. value: what run:state can keep.
 int Submit(lua_State* state) {
   WorkerPool& workers = ReadWorkers(state);
   WorkerPool::Job job;
@@ -105,7 +118,10 @@ int Submit(lua_State* state) {
   return 0;
 }
 
-// workers:next(timeout_s) -> true and the value, or false and the message, or nothing in time
+// Workers:next(timeout_s: number) -> ok: boolean?, value: any
+// Waits for the result of the oldest value that has none yet. Throws an error that names a worker
+// which has ended. ok: nil where it has not come in time; it may still come; value: the
+// result, or the error's message.
 int Next(lua_State* state) {
   const double timeout_s = ReadNumber(state, 2, "workers:next: timeout_s");
   const std::optional<WorkerPool::Result> result = ReadWorkers(state).Next(timeout_s);
@@ -119,13 +135,15 @@ int Next(lua_State* state) {
   return 2;
 }
 
-// workers:stop(): waits for what is under way, and ends the threads.
+// Workers:stop()
+// Ends the threads, once what they are at is done.
 int Stop(lua_State* state) {
   ReadObject<Workers>(state, 1, "workers").reset();
   return 0;
 }
 
-// is_source(value): one that workers can read for themselves.
+// is_source(value: any) -> boolean
+// Whether workers can read the value for themselves: data.source made it.
 int IsSource(lua_State* state) { return PushBoolean(state, SourceAt(state, 1) != nullptr); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Sources of samples as Lua values: `#source`, `source[i]` from 1, `source:place(i)`.
+// lockstep.core.data: sources, whose samples are `#source` and `source[i]` from 1.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_DATA_SOURCE_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_DATA_SOURCE_H_
@@ -21,7 +21,10 @@ int PushSource(lua_State* state, SharedSource source);
 // The source at `index`, or nullptr where the value is something else.
 SharedSource SourceAt(lua_State* state, int index);
 
-// source({path, ...}, format, cache_folder, {column, ...}) -> source
+// source(paths: string[], format: string, cache: string, columns: string[]) -> data.Source
+// Throws an error that names the file, or says what was expected. paths: files and folders; format:
+// "jsonl", "lines", "text", "tar", "parquet"; "": by the names of the files; cache: folder of
+// indexes; columns: of Parquet files; empty: all.
 int NewSource(lua_State* state);
 
 }  // namespace lockstep::lua

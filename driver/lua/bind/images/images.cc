@@ -1,3 +1,5 @@
+// lockstep.core.images: pictures.
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -39,26 +41,35 @@ int PushDecoded(lua_State* state, absl::StatusOr<Image> image, const std::string
   return PushImage(state, ValueOrThrow(std::move(image), caller + ": "), caller);
 }
 
-// is_image(bytes) -> boolean
+// is_image(bytes: string) -> boolean
+// Returns whether the bytes begin as a JPEG, PNG or WebP file does.
 int IsImage(lua_State* state) {
   return PushBoolean(state, images::IsImage(ReadString(state, 1, "images: bytes")));
 }
 
-// decode(bytes, white, max_pixels, caller) -> tensor
+// decode(bytes: string, white: boolean, max_pixels: integer, caller: string) -> torch.Tensor
+// Blends over white if `white`, else drops alpha. Returns uint8 [3, H, W], a view of [H, W, 3].
+// caller: what errors begin with.
 int Decode(lua_State* state) {
   const std::string bytes = ReadString(state, 1, "images: bytes");
   const std::string caller = ReadString(state, 4, "images: caller");
   return PushDecoded(state, images::DecodeImage(bytes, ReadOptions(state, 2)), caller);
 }
 
-// read(path, white, max_pixels, caller) -> tensor
+// read(path: string, white: boolean, max_pixels: integer, caller: string) -> torch.Tensor
+// Decodes a file. Returns uint8 [3, H, W], a view of [H, W, 3].
 int Read(lua_State* state) {
   const std::string path = ReadString(state, 1, "images: path");
   const std::string caller = ReadString(state, 4, "images: caller");
   return PushDecoded(state, images::ReadImageFile(path, ReadOptions(state, 2)), caller);
 }
 
-// patches(frames, table, patch, temporal, merge) -> tensor. The Lua library has checked the sizes.
+// patches(frames: torch.Tensor, table: torch.Tensor, patch: integer, temporal: integer,
+//     merge: integer) -> torch.Tensor
+// The Lua library has checked the sizes. frames: uint8 [F, 3, H, W], H and W multiples of patch *
+// merge; table: float32 [3, 256], what a byte of each channel becomes; patch: pixels of a patch's
+// side; temporal: frames of a patch; merge: patches of a block's side; result: float32 [patches, 3
+// * temporal * patch * patch].
 int Patches(lua_State* state) {
   const at::Tensor& frames = ReadTensor(state, 1, "images: frames");
   const at::Tensor& table = ReadTensor(state, 2, "images: table");

@@ -1,4 +1,4 @@
-// Parts of require "lockstep.core.mimo": batches, schedules and bridges.
+// lockstep.core.mimo: batches, schedules and bridges.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_MIMO_FUNCTIONS_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_MIMO_FUNCTIONS_H_
@@ -9,18 +9,28 @@
 
 namespace lockstep::lua {
 
-int SliceBatch(lua_State* state);    // slice(batch, dp_rank, dp_size, options) -> this rank's part
-int PackBatch(lua_State* state);     // pack(batch, options) -> its tokens in one row
-int ReorderBatch(lua_State* state);  // reorder(batch, order, options) -> the batch in that order
+// slice(batch: table, dp_rank: integer, dp_size: integer, options?: table<string, any>) -> table
+// Returns a replica's part of the batch.
+int SliceBatch(lua_State* state);
+
+// pack(batch: table, options?: {mask: string?, whole: string[]?}) -> table
+// The tokens of padded samples in one row.
+int PackBatch(lua_State* state);
+
+// reorder(batch: table, order: integer[], options: table<string, any>) -> table
+// The whole batch in another order. order: samples, from 1.
+int ReorderBatch(lua_State* state);
 
 // check_schedule(topology, {micro_batches=, micro_batch_size=, order=}) -> operations, transfers,
 // collectives. The topology is argument 1.
 int CheckSchedule(lua_State* state, const mimo::Topology& topology);
 
-// simulate_messages(names of stages, operations of each rank) -> operations, transfers. Proves that
-// the sends and receives of all ranks match and end. A rank's operations: {{kind, gradient,
-// with_previous, partner, subject, micro_batch}, ...}, whole numbers from 0. kind: 0 sends, 1
-// receives. Throws Error with the operations that do not match, or wait.
+// simulate_messages(names: string[], operations: integer[][][]) -> operations: integer,
+//     transfers: integer
+// Proves that the sends and receives of all ranks match and end if nothing buffers a message.
+// Raises with those that do not match, or with the ranks that wait for each other. names: of
+// stages; operations: of each rank: {kind, gradient, with_previous, partner, subject, micro_batch},
+// whole numbers from 0; kind: 0 sends, 1 receives.
 int SimulateMessages(lua_State* state);
 
 // Pushes a bridge over topology.edges()[edge], a userdata with `start` and `refuse`. Throws Error

@@ -1,3 +1,5 @@
+// lockstep.core.mimo: topologies and gradients.
+
 #include <memory>
 #include <string>
 #include <utility>
@@ -99,6 +101,8 @@ auto ReadArray(lua_State* state, const OptionTable& table, const char* key, cons
   return values;
 }
 
+// topology(options: {world_size: integer?, modules: mimo.Module[], edges: {from: string,
+//     to: string}[]?}) -> Topology
 int NewTopology(lua_State* state) {
   const OptionTable table(state, 1, "mimo.topology", {"world_size", "modules", "edges"});
   std::vector<mimo::Module> modules = ReadArray(state, table, "modules", ReadModule);
@@ -141,7 +145,9 @@ void CheckWorldOf(lua_State* state, const mimo::Topology& topology, const std::s
                            ", or give the modules ", size, size == 1 ? " rank" : " ranks"));
 }
 
-// check_world(topology, function)
+// Topology:check_world(function_name: string)
+// Raises an error, in the name of `function_name`, where the run has more or fewer ranks than the
+// topology.
 int CheckWorld(lua_State* state) {
   CheckWorldOf(state, ReadTopology(state), ReadString(state, 2, "check_world: function"));
   return 0;
@@ -157,13 +163,16 @@ int ReadModuleIndex(lua_State* state, int index) {
   throw Error(absl::StrCat("mimo: no module is called \"", name, "\"", DidYouMean(name, names)));
 }
 
+// Topology:module(rank?: integer) -> string?
+// The name of the rank's module. Without a rank it is this one, here and below.
 int ModuleOf(lua_State* state) {
   const mimo::Module* module = ReadTopology(state).module(ReadRank(state, 2));
   if (module == nullptr) return 0;
   return PushString(state, module->name);
 }
 
-// modules() -> {{name, dp, tp, cp, pp, ranks}, ...}
+// Topology:modules() -> {name: string, dp: integer, tp: integer, cp: integer, pp: integer,
+//     ranks: integer[]}[]
 int Modules(lua_State* state) {
   return PushArray(state, ReadTopology(state).modules(), [&](const mimo::Module& module) {
     lua_newtable(state);
@@ -176,7 +185,7 @@ int Modules(lua_State* state) {
   });
 }
 
-// dp_info([rank [, name]]) -> dp_rank, dp_size
+// Topology:dp_info(rank?: integer, name?: string) -> dp_rank: integer, dp_size: integer
 int DpInfo(lua_State* state) {
   const mimo::Topology& topology = ReadTopology(state);
   const int64_t rank = ReadRankInWorld(state, 2, "topology:dp_info");
@@ -189,7 +198,8 @@ int DpInfo(lua_State* state) {
   return 2;
 }
 
-// sampling_info([rank [, scalable_reads]]) -> dp_rank, dp_size, needs_data
+// Topology:sampling_info(rank?: integer, scalable_reads?: boolean) -> dp_rank: integer,
+//     dp_size: integer, needs_data: boolean
 int SamplingInfo(lua_State* state) {
   const mimo::SamplingInfo info = ReadTopology(state).sampling_info(
       ReadRankInWorld(state, 2, "topology:sampling_info"),
@@ -200,7 +210,8 @@ int SamplingInfo(lua_State* state) {
   return 3;
 }
 
-// coordinates([rank [, name]]) -> {dp, pp, cp, tp}
+// Topology:coordinates(rank?: integer, name?: string) -> {dp: integer, pp: integer, cp: integer,
+//     tp: integer}
 int Coordinates(lua_State* state) {
   const mimo::Topology& topology = ReadTopology(state);
   const int64_t rank = ReadRankInWorld(state, 2, "topology:coordinates");
@@ -222,6 +233,7 @@ constexpr Field<mimo::BatchSizes> kBatchSizes[] = {
     {"eval_global_batch_size", &mimo::BatchSizes::eval_global_batch_size},
 };
 
+// Topology:validate(sizes: table<string, any>)
 int Validate(lua_State* state) {
   const OptionTable table(state, 2, "topology:validate", NamesOf(kBatchSizes, {"uneven"}));
   mimo::BatchSizes sizes;
@@ -231,9 +243,12 @@ int Validate(lua_State* state) {
   return 0;
 }
 
+// Topology:check_schedule(options: table<string, any>) -> operations: integer, transfers: integer,
+//     collectives: integer
 int CheckScheduleOf(lua_State* state) { return CheckSchedule(state, ReadTopology(state)); }
 
-// draw(topology, {micro_batch_size=, format=}) -> text
+// Topology:draw(options: {micro_batch_size: integer?, max_replicas: integer?, max_ranks: integer?,
+//     format: string?}) -> string
 int Draw(lua_State* state) {
   const OptionTable table(state, 2, "mimo.draw",
                           {"micro_batch_size", "max_replicas", "max_ranks", "format"});
@@ -249,7 +264,8 @@ int Draw(lua_State* state) {
                                            : mimo::DrawText(ReadTopology(state), options));
 }
 
-// peers(name, axes [, rank]) -> the ranks that differ from it in these axes alone, itself included
+// Topology:peers(name: string, axes: string, rank?: integer) -> integer[]?
+// The ranks that differ from it in these axes alone, itself included.
 int Peers(lua_State* state) {
   const mimo::GroupSet groups = ValueOrThrow(mimo::ModuleGroups(
       ReadTopology(state), ReadModuleIndex(state, 2), ReadString(state, 3, "mimo: axes")));
@@ -266,8 +282,9 @@ int Peers(lua_State* state) {
 
 // --- Reads and order -----------------------------------------------------------------------------
 
-// reads(topology, {micro_batch_size=, num_samples=}, micro_batch, dp_rank, dp_size)
-//    -> first, end (positions from 0), micro_batches
+// Topology:reads(sizes: {micro_batch_size: integer, num_samples: integer}, micro_batch: integer,
+//     dp_rank: integer, dp_size: integer) -> first: integer, stop: integer, micro_batches: integer
+// micro_batch: from 0; first: position, from 0.
 int ReadPositions(lua_State* state) {
   const OptionTable table(state, 2, "topology:reads", {"micro_batch_size", "num_samples"});
   const mimo::Reads reads = ValueOrThrow(mimo::PlanReads(
@@ -283,7 +300,8 @@ int ReadPositions(lua_State* state) {
   return 3;
 }
 
-// balanced_order(costs, num_groups) -> samples from 1, in their new order
+// balanced_order(costs: number[], num_groups: integer) -> integer[]
+// Returns samples, from 1.
 int BalancedOrder(lua_State* state) {
   const std::vector<double> costs = ReadCosts(state, 1, "mimo.balanced_order: costs");
   std::vector<int64_t> order = ValueOrThrow(
@@ -302,7 +320,10 @@ mimo::Receives ReadReceives(lua_State* state, int index) {
   throw Error(absl::StrCat("mimo.bridge: needs must be \"cp\" or \"tp-cp\", not \"", name, "\""));
 }
 
-// bridge(topology, from, to, dim, audit, needs, rows_may_vary)
+// Topology:bridge(from: string, to: string, dim: integer, audit: boolean,
+//     needs: "none"|"cp"|"tp-cp", rows_may_vary: boolean) -> Bridge
+// Collective over the ranks of both modules. rows_may_vary: between two ranks: each call may have
+// another number of rows.
 int NewBridge(lua_State* state) {
   const mimo::Topology& topology = ReadTopology(state);
   const int from = ReadModuleIndex(state, 2), to = ReadModuleIndex(state, 3);
@@ -326,7 +347,8 @@ int NewBridge(lua_State* state) {
 
 // --- Gradients -----------------------------------------------------------------------------------
 
-// gradient_scale{loss=, reduction=, reduction_size=, language_dp=, micro_batches=, tokens=}
+// gradient_scale(options: table<string, any>) -> number
+// options: loss, reduction, reduction_size, language_dp, micro_batches and tokens.
 int GradientScale(lua_State* state) {
   const OptionTable table(
       state, 1, "mimo.reduce_gradients",
@@ -350,16 +372,19 @@ c10d::ProcessGroup* ReadGroupOrNone(lua_State* state, int index) {
   return group.ranks.size() == 1 ? nullptr : group.process_group.get();
 }
 
-// reduce_gradients(parameters, group or nil, factor)
+// reduce_gradients(parameters: torch.Tensor[], group: dist.Group?, factor: number)
+// Collective over the group. Without a group this rank is alone.
 int ReduceGradients(lua_State* state) {
   mimo::ReduceGradients(ReadTensors(state, 1, "mimo.reduce_gradients: parameters"),
                         ReadGroupOrNone(state, 2), ReadNumber(state, 3, "factor"));
   return 0;
 }
 
-// gradient_norm(topology, {{name, parameters, divided, copy}, ...}, max_norm) -> norm, each rank's
-// max_norm. copy: of shards, the number of the copy of the model that they are of; nil for whole
-// parameters.
+// Topology:gradient_norm(parts: table[], max_norm: number) -> norm: torch.Tensor,
+//     limits: torch.Tensor
+// The norm of all modules' gradients: {{name, parameters, divided over tp, copy}, ...}. copy: which
+// copy of a sharded model has these shards; nil for whole parameters. Collective over the world.
+// limits: float64 [ranks]: each rank's max_norm.
 int GradientNorm(lua_State* state) {
   const mimo::Topology& topology = ReadTopology(state);
   const driver::World& world = GetContext(state).world;
@@ -394,7 +419,7 @@ int GradientNorm(lua_State* state) {
   return 2;
 }
 
-// clip_gradients(parameters, norm, max_norm)
+// clip_gradients(parameters: torch.Tensor[], norm: torch.Tensor, max_norm: number)
 int ClipGradients(lua_State* state) {
   mimo::ClipGradients(ReadTensors(state, 1, "mimo.clip_grad_norm: parameters"),
                       ReadTensor(state, 2, "mimo.clip_grad_norm: norm"),
@@ -409,16 +434,18 @@ inline constexpr const char* kObjectName<mimo::ReducedGradients> = "reduced grad
 
 namespace {
 
+// reduced_gradients() -> ReducedGradients
 int NewReducedGradients(lua_State* state) { return PushObject(state, mimo::ReducedGradients()); }
 
-// reduced:remember(parameters)
+// ReducedGradients:remember(parameters: torch.Tensor[])
 int Remember(lua_State* state) {
   ReadObject<mimo::ReducedGradients>(state, 1, "mimo: reduced gradients")
       .Remember(ReadTensors(state, 2, "mimo: parameters"));
   return 0;
 }
 
-// reduced:are_unchanged(parameters) -> boolean
+// ReducedGradients:are_unchanged(parameters: torch.Tensor[]) -> boolean
+// Returns whether there are gradients, and all are those that were remembered, not modified since.
 int AreUnchanged(lua_State* state) {
   return PushBoolean(state, ReadObject<mimo::ReducedGradients>(state, 1, "mimo: reduced gradients")
                                 .AreUnchanged(ReadTensors(state, 2, "mimo: parameters")));

@@ -1,3 +1,5 @@
+// lockstep.core.mimo: bridges.
+
 #include <chrono>
 #include <exception>
 #include <map>
@@ -144,8 +146,9 @@ CallArguments ReadCall(lua_State* state) {
   return arguments;
 }
 
-// start(bridge, tensors, rows_per_sample or nil, ownership or nil, samples, needs or nil) ->
-// pending
+// Bridge:start(tensors: torch.Tensor[], rows_per_sample: integer[]|torch.Tensor|nil,
+//     ownership: mimo.OwnedRows?, samples: string) -> Pending
+// tensors: none on ranks that receive; ownership: instead; samples: "" for none.
 int StartCall(lua_State* state) {
   mimo::Bridge& bridge = *ReadObject<BridgePointer>(state, 1, "mimo: bridge");
   CallArguments arguments;
@@ -159,26 +162,30 @@ int StartCall(lua_State* state) {
                                         arguments.needs));
 }
 
-// refuse(bridge, text)
+// Bridge:refuse(text: string)
+// Tells the peers of a call whose arguments could not be read; the bridge is of no more use.
 int RefuseCall(lua_State* state) {
   ReadObject<BridgePointer>(state, 1, "mimo: bridge")
       ->Refuse(ReadString(state, 2, "mimo: bridge: text"));
   return 0;
 }
 
-// check_backward(bridge)
+// Bridge:check_backward()
+// Raises an error where a call has had no backward here.
 int CheckBackward(lua_State* state) {
   ReadObject<BridgePointer>(state, 1, "mimo: bridge")->CheckBackward();
   return 0;
 }
 
-// failure(bridge) -> text, or nothing
+// Bridge:failure() -> string?
+// Why the bridge is of no more use on this rank; nil where it is sound.
 int FailureOf(lua_State* state) {
   const std::string& failure = ReadObject<BridgePointer>(state, 1, "mimo: bridge")->failure();
   if (failure.empty()) return 0;
   return PushString(state, failure);
 }
 
+// Pending:wait() -> torch.Tensor[]
 int WaitForCall(lua_State* state) {
   return PushTensors(state,
                      ReadObject<mimo::Bridge::Pending>(state, 1, "mimo: call of a bridge").Wait());

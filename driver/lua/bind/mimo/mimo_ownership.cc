@@ -1,3 +1,5 @@
+// lockstep.core.mimo: tables of ownership.
+
 #include "driver/lua/bind/mimo/mimo_ownership.h"
 
 #include <algorithm>
@@ -136,7 +138,8 @@ std::vector<int64_t> ReadTokens(lua_State* state, const OptionTable& table, int6
   return tokens;
 }
 
-// ownership{items=, tokens=, grid_thw=, merge=, sample_of_item=, num_samples=, rows_per_sample=}
+// ownership(options: mimo.OwnershipOptions) -> mimo.Ownership
+// options: items, tokens, grid_thw, merge, sample_of_item, num_samples and rows_per_sample.
 int NewOwnership(lua_State* state) {
   const OptionTable table(
       state, 1, "mimo.ownership",
@@ -188,27 +191,23 @@ int NewOwnership(lua_State* state) {
   return PushOwnership(state, ValueOrThrow(mimo::OwnershipOfItems(num_samples, counts, tokens)));
 }
 
-// --- Methods
+// --- Methods: see driver/lualib/types/mimo_ownership.lua
 
-// rows_per_sample([rows_of]) -> counts
 int RowsPerSample(lua_State* state) {
   return PushIntegers(state,
                       mimo::RowsPerSample(ReadOwnership(state, 1),
                                           ReadRowsOf(state, 2, "ownership:rows_per_sample")));
 }
 
-// tokens_per_item() -> counts
 int TokensOfItems(lua_State* state) {
   return PushIntegers(state, TokensPerItem(ReadOwnership(state, 1)));
 }
 
-// num_rows([rows_of])
 int NumRows(lua_State* state) {
   return PushInteger(
       state, mimo::NumRows(ReadOwnership(state, 1), ReadRowsOf(state, 2, "ownership:num_rows")));
 }
 
-// slice(dp_rank, dp_size [, {uneven=}]) -> the replica's table
 int SliceOwnership(lua_State* state) {
   const mimo::Ownership& ownership = ReadOwnership(state, 1);
   const OptionTable table(state, 4, "ownership:slice", {"uneven"});
@@ -219,7 +218,6 @@ int SliceOwnership(lua_State* state) {
   return PushOwnership(state, mimo::SliceOwnership(ownership, samples));
 }
 
-// reordered(order) -> the table of the samples in that order
 int ReorderOwnership(lua_State* state) {
   const mimo::Ownership& ownership = ReadOwnership(state, 1);
   return PushOwnership(state,
@@ -227,7 +225,6 @@ int ReorderOwnership(lua_State* state) {
                                                             ownership.num_samples())));
 }
 
-// costs([{text_tokens=, per_item_token=, per_text_token=}]) -> of each sample
 int SampleCosts(lua_State* state) {
   const mimo::Ownership& ownership = ReadOwnership(state, 1);
   const OptionTable table(state, 2, "ownership:costs",
@@ -244,7 +241,8 @@ int SampleCosts(lua_State* state) {
                                               table.Number("per_text_token", 1)));
 }
 
-// group_costs(costs, order, num_groups) -> sums
+// group_costs(costs: number[], order: integer[], num_groups: integer) -> number[]
+// order: samples, from 1.
 int GroupCosts(lua_State* state) {
   const std::vector<double> costs = ReadCosts(state, 1, "mimo.group_costs: costs");
   const std::vector<int64_t> order =

@@ -58,7 +58,6 @@ void ReadOps(lua_State* state, int index, std::vector<mimo::Op>& ops) {
 
 }  // namespace
 
-// simulate_messages(names of stages, operations of each rank) -> operations, transfers
 int SimulateMessages(lua_State* state) {
   mimo::Schedule schedule;
   ReadTable(state, 1, "mimo: names of stages");
@@ -77,7 +76,6 @@ int SimulateMessages(lua_State* state) {
   return 2;
 }
 
-// check_schedule(options) -> operations, transfers, collectives
 int CheckSchedule(lua_State* state, const mimo::Topology& topology) {
   const OptionTable table(state, 2, "topology:check_schedule",
                           {"micro_batches", "micro_batch_size", "order"});

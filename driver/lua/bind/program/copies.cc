@@ -1,3 +1,5 @@
+// lockstep.core.state: copies of tensors in the background.
+
 #include "driver/lua/bind/program/copies.h"
 
 #include <memory>
@@ -17,10 +19,17 @@ inline constexpr const char* kObjectName<std::shared_ptr<BackgroundCopies>> = "c
 
 namespace {
 
+// Copies:is_read() -> boolean
+// Whether the tensors are read, so that operators write to them without waiting.
 int IsRead(lua_State* state) { return PushBoolean(state, ReadCopies(state, 1)->is_read()); }
 
+// Copies:release() -> number
+// Waits until the tensors are read, and lets operators run as before. Returns the seconds that some
+// have waited.
 int Release(lua_State* state) { return PushNumber(state, ReadCopies(state, 1)->Release()); }
 
+// Copies:sums() -> string
+// The sums of bits, eight bytes for each tensor that is summed, in order. Waits for the end.
 int Sums(lua_State* state) {
   const std::shared_ptr<BackgroundCopies> copies = ReadCopies(state, 1);
   Check(copies->Wait());

@@ -1,4 +1,4 @@
-// Copies of tensors in the background, for Lua: `background_copies` of lockstep.core.state.
+// lockstep.core.state: copies of tensors in the background.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_COPIES_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_COPIES_H_
@@ -10,8 +10,11 @@
 
 namespace lockstep::lua {
 
-// background_copies({{from, to, is_summed}, ...}) -> copies: see BackgroundCopies. `to` may be
-// false.
+// background_copies(tensors: {[1]: torch.Tensor, [2]: torch.Tensor|false, [3]: boolean}[]) ->
+//     Copies
+// Begins to copy tensors of the CPU, {from, to, is_summed} each; without `to` one is only summed.
+// An operator of this thread that writes to one of them waits until all are read: see
+// driver/lua/tensor/background_copies.h.
 int StartCopies(lua_State* state);
 
 // Reads the object of StartCopies.

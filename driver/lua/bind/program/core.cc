@@ -1,3 +1,5 @@
+// lockstep.core: facts about the program and the machine.
+
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -44,17 +46,19 @@ using driver::GetContext;
 
 // --- Errors --------------------------------------------------------------------------------------
 
-// raise(message): an error blamed on the script's line, however deep in the library it is noticed.
+// raise(message: string)
+// Raises an error that is blamed on the script's line, however deep in the library it is noticed.
 int Raise(lua_State* state) { throw Error(ReadString(state, 1, "raise: message")); }
 
-// raise_usage(message): the same, of a command line that is wrong: if the script does not catch it,
-// the run ends with the exit code of one.
+// raise_usage(message: string)
+// Raises an error of the command line: an uncaught one ends the run with exit code 2.
 int RaiseUsage(lua_State* state) {
   GetContext(state).usage_error = ReadString(state, 1, "raise_usage: message");
   throw Error(GetContext(state).usage_error);
 }
 
-// nearest(word, {words}): the word that was probably meant, or nil.
+// nearest(word: string, words: string[]) -> string?
+// The word that was probably meant, or nil.
 int NearestOf(lua_State* state) {
   const std::vector<std::string> words = ReadStrings(state, 2, "nearest: words", "nearest: a word");
   const std::string nearest = Nearest(ReadString(state, 1, "nearest: word"), words);
@@ -64,6 +68,7 @@ int NearestOf(lua_State* state) {
 
 // --- Machine -------------------------------------------------------------------------------------
 
+// now() -> number
 // Seconds on a clock that never goes back.
 int Now(lua_State* state) {
   return PushNumber(
@@ -71,6 +76,8 @@ int Now(lua_State* state) {
       std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
+// resident_bytes() -> integer
+// The process's share of the machine's memory.
 int ResidentBytes(lua_State* state) {
   std::ifstream statm("/proc/self/statm");
   int64_t size = 0;
@@ -79,9 +86,12 @@ int ResidentBytes(lua_State* state) {
   return PushInteger(state, resident * sysconf(_SC_PAGESIZE));
 }
 
+// tensor_bytes() -> integer
+// Bytes of the tensors that Lua values hold.
 int TensorBytes(lua_State* state) { return PushInteger(state, LiveTensorBytes()); }
 
-// Returns the columns of the terminal on stdout, or nil without a terminal.
+// terminal_width() -> integer?
+// Columns of the terminal on stdout, or nil without a terminal.
 int TerminalWidth(lua_State* state) {
   winsize size{};
   if (isatty(STDOUT_FILENO) == 0) return 0;
@@ -91,6 +101,8 @@ int TerminalWidth(lua_State* state) {
 
 // --- Files ---------------------------------------------------------------------------------------
 
+// make_folder(path: string)
+// Makes the folder and those above it, where they are not there.
 int MakeFolder(lua_State* state) {
   const std::string path = ReadString(state, 1, "files.make_folder: path");
   std::error_code error;
@@ -110,7 +122,8 @@ bool Refill(LineReader& reader) {
   return *size > 0;
 }
 
-// lines:next(): the next line without its end, or nil after the last.
+// Lines:next() -> string?
+// The next line without its end, or nil after the last.
 int NextLine(lua_State* state) {
   LineReader& reader = ReadObject<LineReader>(state, 1, "lines:next: lines");
   std::string line;
@@ -126,7 +139,8 @@ int NextLine(lua_State* state) {
   }
 }
 
-// open_lines(path) -> lines.
+// open_lines(path: string) -> Lines
+// Opens a text file, unpacked on the way where it is gzipped.
 int OpenLines(lua_State* state) {
   const std::string path = ReadString(state, 1, "open_lines: path");
   return PushObject(state, LineReader{ValueOrThrow(driver::GzipReader::Open(path)), "", 0});
@@ -134,13 +148,18 @@ int OpenLines(lua_State* state) {
 
 // --- The run -------------------------------------------------------------------------------------
 
+// script() -> string
+// The path of the script, as it was given.
 int Script(lua_State* state) { return PushString(state, GetContext(state).command_line.script); }
 
+// arguments() -> string[]
+// The arguments after the script on the command line.
 int Arguments(lua_State* state) {
   return PushStrings(state, GetContext(state).command_line.script_arguments);
 }
 
-// {{key, value}, ...} of --set, in order. The caller has used them.
+// settings() -> string[][]
+// The pairs of --set, in order. The caller has used them. result: {{key, value}, ...}.
 int Settings(lua_State* state) {
   driver::Context& context = GetContext(state);
   context.settings_used = true;
@@ -149,24 +168,33 @@ int Settings(lua_State* state) {
   });
 }
 
+// run_dir() -> string
+// The run's folder, which may not be there yet.
 int RunDir(lua_State* state) { return PushString(state, GetContext(state).run_dir); }
 
 int ReturnStrings(lua_State* state, const std::vector<std::string>& strings) {
   return PushStrings(state, strings);
 }
 
+// operators() -> string[]
+// The names of all of ATen's operators, sorted.
 int Operators(lua_State* state) { return ReturnStrings(state, OperatorNames()); }
 
+// schemas(operator: string) -> string[]
+// The schemas of one: "torch.relu(Tensor self) -> Tensor".
 int Schemas(lua_State* state) {
   return ReturnStrings(state, OperatorSchemas(ReadString(state, 1, "schemas: operator")));
 }
 
+// is_tensor_method(operator: string) -> boolean
+// Whether x:<operator>() makes sense.
 int IsTensorMethod(lua_State* state) {
   const Operator* op = FindOperator(ReadString(state, 1, "is_tensor_method: operator"));
   return PushBoolean(state, op != nullptr && IsMethod(*op));
 }
 
-// set_step(step): for the report of a hang, and for the launcher.
+// set_step(step: integer)
+// For the report of a hang, and for the launcher: which step this rank is at.
 int SetStep(lua_State* state) {
   const int64_t step = ReadInteger(state, 1, "set_step: step");
   GetContext(state).world.activity->SetStep(step);
@@ -174,27 +202,31 @@ int SetStep(lua_State* state) {
   return 0;
 }
 
-// evict_slow() -> the number of --evict-slow, or nil
+// evict_slow() -> number?
+// The number of --evict-slow.
 int EvictSlow(lua_State* state) {
   const std::optional<double> factor = GetContext(state).command_line.evict_slow;
   if (!factor.has_value()) return 0;
   return PushNumber(state, *factor);
 }
 
-// verify_every() -> the number of --verify-every, or nil
+// verify_every() -> integer?
+// The number of --verify-every.
 int VerifyEvery(lua_State* state) {
   const std::optional<int> steps = GetContext(state).command_line.verify_every;
   if (!steps.has_value()) return 0;
   return PushInteger(state, *steps);
 }
 
-// restarts() -> how often the run's launcher has started it again.
+// restarts() -> integer
+// How often the run's launcher has started it again after a failure.
 int Restarts(lua_State* state) {
   return PushInteger(state, GetContext(state).world.environment.attempt);
 }
 
-// alone(seconds or nil, fn, ...) -> fn's results: ranks that wait for this one do not end the run
-// meanwhile, for so many seconds at most.
+// alone(seconds: integer?, fn: function, ...: any) -> ...: any
+// Returns fn(...). Other ranks may wait for this one meanwhile, for so many seconds at most,
+// without `seconds` for ever. See run.alone.
 int Alone(lua_State* state) {
   std::chrono::seconds longest = driver::kNoTimeout;
   if (!lua_isnil(state, 1)) {
@@ -206,8 +238,12 @@ int Alone(lua_State* state) {
   return lua_gettop(state) - 1;
 }
 
+// tensor_methods() -> string[]
+// Methods of tensors that are no operators.
 int TensorMethods(lua_State* state) { return ReturnStrings(state, ExtraMethodNames()); }
 
+// tensor_fields() -> string[]
+// Fields of tensors.
 int TensorFields(lua_State* state) { return ReturnStrings(state, FieldNames()); }
 
 }  // namespace

@@ -1,3 +1,5 @@
+// lockstep.core.files: work on files in the background.
+
 #include "driver/lua/bind/program/file_job.h"
 
 #include <memory>
@@ -82,10 +84,15 @@ driver::FileJob::Step ReadStep(lua_State* state, std::optional<driver::Checksum>
   return result;
 }
 
+// Job:is_done() -> boolean
+// Whether wait would return at once.
 int IsDone(lua_State* state) {
   return PushBoolean(state, ReadObject<StartedJob>(state, 1, "job").job->is_done());
 }
 
+// Job:wait() -> ({bytes: integer, crc32: string}|false)[]
+// Waits for the end. Returns for each step the length and checksum of the file that it wrote,
+// otherwise false. Raises the error of the step that failed.
 int Wait(lua_State* state) {
   const StartedJob started = ReadObject<StartedJob>(state, 1, "job");
   Check(started.job->Wait());

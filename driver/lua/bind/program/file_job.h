@@ -1,4 +1,4 @@
-// Work on files in the background, for Lua: `start` of lockstep.core.files.
+// lockstep.core.files: work on files in the background.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_FILE_JOB_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_FILE_JOB_H_
@@ -7,11 +7,11 @@
 
 namespace lockstep::lua {
 
-// start({step, ...}) -> job. The steps are done in order by a thread, each an array:
-//   {"tensors", path, tensors by name, metadata}, a file of safetensors; {"text", path, text};
-//   {"sync", folder}; {"rename", from, to}; {"remove", folder, {name, ...}}, as remove_folder;
-//   {"copies", copies}, which waits for what background_copies began.
-// The tensors must not change until the job is done.
+// start(steps: any[][]) -> Job
+// Starts a thread that works on files, step by step up to the first error. The tensors must not
+// change meanwhile. Steps: {"tensors", path, tensors by name, metadata}, {"text", path, text},
+// {"sync", folder}, {"rename", from, to}, {"remove", folder, names} (see remove_folder), {"copies",
+// copies}, which waits for what background_copies began.
 int StartFileJob(lua_State* state);
 
 // Makes the methods of jobs: is_done() and wait() -> for each step {bytes = , crc32 = } if it wrote

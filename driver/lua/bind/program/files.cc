@@ -1,3 +1,5 @@
+// lockstep.core.files: folders, and whether files are whole.
+
 #include "driver/lua/bind/program/files.h"
 
 #include <sys/stat.h>
@@ -48,7 +50,8 @@ int PushChecksum(lua_State* state, const driver::Checksum& checksum) {
   return 2;
 }
 
-// list(folder) -> sorted names in it; none if it does not exist.
+// list(folder: string) -> string[]
+// Sorted names in a folder; none if it does not exist.
 int List(lua_State* state) {
   const std::string path = ReadString(state, 1, "files.list: folder");
   std::error_code error;
@@ -62,6 +65,7 @@ int List(lua_State* state) {
   return PushStrings(state, names);
 }
 
+// rename(from: string, to: string)
 int Rename(lua_State* state) {
   const std::string from = ReadString(state, 1, "rename: from");
   const std::string to = ReadString(state, 2, "rename: to");
@@ -69,7 +73,8 @@ int Rename(lua_State* state) {
   return 0;
 }
 
-// remove(path): a file, a link or an empty folder; does nothing if it does not exist.
+// remove(path: string)
+// Removes a file, a link or an empty folder; does nothing if it does not exist.
 int Remove(lua_State* state) {
   const std::string path = ReadString(state, 1, "remove: path");
   std::error_code error;
@@ -78,8 +83,9 @@ int Remove(lua_State* state) {
   return 0;
 }
 
-// remove_folder(path, names) -> whether it is gone: removes these of its files, and the folder if
-// that was all. If the path is a link, removes the link alone.
+// remove_folder(path: string, names: string[]) -> is_gone: boolean
+// Removes these files of a folder, and the folder if that was all. If the path is a link, removes
+// the link alone.
 int RemoveFolder(lua_State* state) {
   const std::string path = ReadString(state, 1, "remove_folder: path");
   const std::vector<std::string> names =
@@ -87,7 +93,8 @@ int RemoveFolder(lua_State* state) {
   return PushBoolean(state, ValueOrThrow(driver::RemoveFolder(path, names)));
 }
 
-// temporary_folder(prefix) -> path: a new folder whose name begins so, which no other process has.
+// temporary_folder(prefix: string) -> path: string
+// Makes a new folder whose name begins with `prefix`, which no other process has.
 int TemporaryFolder(lua_State* state) {
   const std::string prefix = ReadString(state, 1, "temporary_folder: prefix");
   std::random_device random;
@@ -101,18 +108,22 @@ int TemporaryFolder(lua_State* state) {
   throw Error(absl::StrCat("cannot make the folder ", path, ": ", std::strerror(errno)));
 }
 
+// sync(folder: string)
+// Brings the names in a folder to the disk.
 int Sync(lua_State* state) {
   Check(driver::SyncFolder(ReadString(state, 1, "sync: folder")));
   return 0;
 }
 
-// checksum(path) -> bytes, crc32: of the file.
+// checksum(path: string) -> bytes: integer, crc32: string
+// A file's length, and its CRC-32 as in zlib and gzip, in eight hexadecimal digits.
 int ChecksumOfFile(lua_State* state) {
   return PushChecksum(
       state, ValueOrThrow(driver::ChecksumOfFile(ReadString(state, 1, "files.checksum: path"))));
 }
 
-// kind(path) -> "file", "folder", "pipe" or "other", or nil if there is nothing. Opens nothing.
+// kind(path: string) -> "file"|"folder"|"pipe"|"other"|nil
+// What a path leads to; nil if nothing is there. Opens nothing.
 int Kind(lua_State* state) {
   std::error_code error;
   const fs::file_status status = fs::status(ReadString(state, 1, "files.kind: path"), error);
@@ -130,7 +141,8 @@ int PushFailure(lua_State* state, const absl::Status& status, const std::string&
   return 2;
 }
 
-// size(path) -> bytes of a regular file; or nil and "PATH: the reason".
+// size(path: string) -> integer?, reason: string?
+// The length of a regular file in bytes; nil and the reason for anything else.
 int Size(lua_State* state) {
   const std::string path = ReadString(state, 1, "size: path");
   const absl::StatusOr<driver::RegularFile> file = driver::RegularFile::Open(path);
@@ -138,7 +150,9 @@ int Size(lua_State* state) {
   return PushInteger(state, static_cast<int64_t>(file->bytes()));
 }
 
-// read(path) -> the content of a regular file; or nil and "PATH: the reason".
+// read(path: string) -> string?, reason: string?
+// The content of a regular file of less than 2 GiB; nil and the reason for anything else. Never
+// waits.
 int Read(lua_State* state) {
   const std::string path = ReadString(state, 1, "files.read: path");
   const absl::StatusOr<std::string> text = driver::ReadRegularFile(path);
@@ -161,7 +175,8 @@ void ForEachPiece(lua_State* state, int index, const std::string& caller, const 
   });
 }
 
-// checksum_of({piece, ...}) -> bytes, crc32: of strings, and of tensors as the bytes they hold.
+// checksum_of(pieces: (string|torch.Tensor)[]) -> bytes: integer, crc32: string
+// The same of pieces one behind the other; tensors as the bytes they hold.
 int ChecksumOfPieces(lua_State* state) {
   driver::Checksum checksum;
   ForEachPiece(state, 1, "checksum_of",
@@ -169,7 +184,9 @@ int ChecksumOfPieces(lua_State* state) {
   return PushChecksum(state, checksum);
 }
 
-// why_unwritable(path) -> text, or nil where nothing is in the way of a file there.
+// why_unwritable(path: string) -> string?
+// Why a file cannot be written, new or in place of another: nil where nothing is seen to be in the
+// way.
 int WhyUnwritable(lua_State* state) {
   const fs::path path = ReadString(state, 1, "why_unwritable: path");
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
@@ -186,8 +203,10 @@ int WhyUnwritable(lua_State* state) {
   return PushString(state, problem);
 }
 
-// lock(folder) -> true if this process now holds the lock; false and the holder's name; or nil and
-// the reason why the folder cannot be locked. See driver/files/run_lock.h.
+// lock(folder: string) -> locked: boolean?, what: string?
+// Locks a folder for this process until it ends. Returns true; false and the holder's name if
+// another process has it; or nil and the reason if it cannot be locked. Leaves a file run.lock in
+// the folder. See driver/files/run_lock.h.
 int Lock(lua_State* state) {
   const absl::StatusOr<driver::RunLock> lock =
       driver::LockRun(ReadString(state, 1, "lock: folder"));
@@ -197,7 +216,8 @@ int Lock(lua_State* state) {
   return 2;
 }
 
-// append_file(path) -> a file that grows by whole records, or nil and the reason.
+// append_file(path: string) -> AppendFile?, reason: string?
+// Opens a file that grows by whole records. Returns nil and the reason if it cannot be opened.
 int OpenAppendFile(lua_State* state) {
   absl::StatusOr<driver::AppendFile> file =
       driver::AppendFile::Open(ReadString(state, 1, "append_file: path"));
@@ -205,7 +225,8 @@ int OpenAppendFile(lua_State* state) {
   return PushObject(state, *std::move(file));
 }
 
-// file:append(record) -> true, or nil and the reason why nothing of the record was written.
+// AppendFile:append(record: string) -> written: boolean?, reason: string?
+// Writes all of the record at the end of the file, or nothing. Returns true, or nil and the reason.
 int Append(lua_State* state) {
   auto& file = ReadObject<driver::AppendFile>(state, 1, "append: file");
   const absl::Status status = file.Append(ReadString(state, 2, "append: record"));

@@ -1,4 +1,4 @@
-// Writes files for the Lua library.
+// lockstep.core: writes files for the Lua library.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_FILES_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_FILES_H_
@@ -7,7 +7,8 @@
 
 namespace lockstep::lua {
 
-// write_file(path, {piece, ...}): strings, and tensors as the bytes they hold.
+// write_file(path: string, pieces: (string|torch.Tensor)[])
+// Writes a file, which takes its name once it is complete. pieces: tensors as the bytes they hold.
 int WriteFile(lua_State* state);
 
 }  // namespace lockstep::lua

@@ -42,14 +42,16 @@ namespace {
 constexpr int kIdleSeconds = 600;
 constexpr char kLauncherVariable[] = "LOCKSTEP_LAUNCHER";  // of driver/launch/launcher.h
 
-// pack(caller, tensors by name, metadata) -> packed tensors: a safetensors file that is not written
-// yet.
+// pack(caller: string, tensors: table<string, torch.Tensor>, metadata: table<string, string>) ->
+//     Packed
+// Tensors in the form of a safetensors file, which is not written yet. caller: what errors begin
+// with.
 int Pack(lua_State* state) {
   const std::string caller = ReadString(state, 1, "pack: caller");
   return PushObject(state, ReadTensorFile(state, 1, caller));
 }
 
-// packed:bytes() -> the size of the file
+// Packed:bytes() -> integer
 int PackedBytes(lua_State* state) {
   const auto& packed = ReadObject<TensorFile>(state, 1, "packed");
   uint64_t bytes = packed.head.size();
@@ -70,7 +72,8 @@ void Copy(const void* from, size_t size, char*& to, driver::Checksum& checksum) 
   }
 }
 
-// packed:write(slab) -> crc32: fills a slab of as many bytes.
+// Packed:write(slab: Slab) -> crc32: string
+// Fills a slab of as many bytes. Returns their checksum.
 int PackedWrite(lua_State* state) {
   const auto& packed = ReadObject<TensorFile>(state, 1, "packed");
   const SharedSlab& slab = ReadObject<SharedSlab>(state, 2, "slab");
@@ -88,7 +91,8 @@ int PackedWrite(lua_State* state) {
   return PushString(state, absl::StrFormat("%08x", checksum.crc32));
 }
 
-// slab(bytes) -> shared memory without a name
+// slab(bytes: integer) -> Slab
+// Shared memory without a name: it is gone when no process has it open.
 int NewSlab(lua_State* state) {
   const int64_t bytes = ReadInteger(state, 1, "slab: bytes");
   if (bytes < 1) throw Error(absl::StrCat("slab: bytes must be at least 1, not ", bytes));
@@ -96,17 +100,20 @@ int NewSlab(lua_State* state) {
                                ValueOrThrow(driver::Slab::Make(static_cast<uint64_t>(bytes)))));
 }
 
+// Slab:bytes() -> integer
 int SlabBytes(lua_State* state) {
   return PushInteger(state,
                      static_cast<int64_t>(ReadObject<SharedSlab>(state, 1, "slab")->bytes()));
 }
 
-// slab:path() -> under which files.checksum and safetensors.read of this process find it
+// Slab:path() -> string
+// The path under which files.checksum and safetensors.read of this process find it.
 int SlabPath(lua_State* state) {
   return PushString(state, ReadObject<SharedSlab>(state, 1, "slab")->path());
 }
 
-// slab:tensor() -> its bytes, of uint8
+// Slab:tensor() -> torch.Tensor
+// Its bytes, as a tensor of uint8 that shares the memory.
 int SlabTensor(lua_State* state) {
   const SharedSlab slab = ReadObject<SharedSlab>(state, 1, "slab");
   return PushTensor(
@@ -121,8 +128,9 @@ int Launcher() {
   return text != nullptr && absl::SimpleAtoi(text, &pid) ? pid : 0;
 }
 
-// connect(name, starts) -> the keeper of that name, started if it is not there and `starts`; or nil
-// and the reason.
+// connect(name: string, starts: boolean) -> Keeper?, reason: string?
+// The keeper of that name on this machine; nil and the reason if there is none. Its methods raise
+// an error if it is gone. starts: start it if it is not there.
 int Connect(lua_State* state) {
   const std::string name = ReadString(state, 1, "connect: name");
   const bool starts = ReadBoolean(state, 2, "connect: starts");
@@ -139,8 +147,9 @@ int Connect(lua_State* state) {
   return PushObject(state, *std::move(client));
 }
 
-// name(folder) -> the name of the keepers of the run in this folder; nil if its keep.id cannot be
-// written
+// name(folder: string) -> string?
+// The name of the keepers of the run in a folder: from its file keep.id, which is made if it is not
+// there. nil if it cannot be written.
 int Name(lua_State* state) {
   const std::string name = driver::KeeperName(ReadString(state, 1, "name: folder"));
   if (name.empty()) return 0;
@@ -151,20 +160,28 @@ driver::KeeperClient& ReadKeeper(lua_State* state) {
   return ReadObject<driver::KeeperClient>(state, 1, "keeper");
 }
 
+// Keeper:number() -> integer
+// The keeper's own number, by which ranks know that they share it.
 int Number(lua_State* state) {
   return PushInteger(state, static_cast<int64_t>(ReadKeeper(state).number()));
 }
 
-// keeper:newest_start() -> the newest start of the run that the keeper knew at `connect`
+// Keeper:newest_start() -> integer
+// The newest start of the run that the keeper knew at keep.connect; 0: none.
 int NewestStart(lua_State* state) { return PushInteger(state, ReadKeeper(state).newest_start()); }
 
-// keeper:begin(start)
+// Keeper:begin(start: integer)
+// Says to which start of the run this process belongs. From then on the keeper refuses what
+// processes of earlier starts put or drop. Raises an error if the keeper knows a newer start.
 int Begin(lua_State* state) {
   Check(ReadKeeper(state).Begin(ReadInteger(state, 2, "begin: start")));
   return 0;
 }
 
-// keeper:put(slab, owner, step, world, crc32, start)
+// Keeper:put(slab: Slab, owner: integer, step: integer, world: integer, crc32: string,
+//     start: integer)
+// Hands over a slab. It replaces what the owner has of this step and later ones. start: the start
+// of the run that took the snapshot.
 int Put(lua_State* state) {
   const SharedSlab& slab = ReadObject<SharedSlab>(state, 2, "slab");
   driver::Snapshot snapshot;
@@ -179,14 +196,17 @@ int Put(lua_State* state) {
   return 0;
 }
 
-// keeper:drop(owner, step)
+// Keeper:drop(owner: integer, step: integer)
 int Drop(lua_State* state) {
   const auto owner = static_cast<int>(ReadInteger(state, 2, "drop: owner"));
   Check(ReadKeeper(state).Drop(owner, ReadInteger(state, 3, "drop: step")));
   return 0;
 }
 
-// keeper:list() -> {{owner =, step =, world =, bytes =, crc32 =, start =}, ...}
+// Keeper:list() -> {owner: integer, step: integer, world: integer, bytes: integer, crc32: string,
+//     start: integer}[]
+// The shares of states that it has. owner: the rank; world: the number of ranks of the run; start:
+// shares of two starts are not one state.
 int List(lua_State* state) {
   const std::vector<driver::Snapshot> snapshots = ValueOrThrow(ReadKeeper(state).List());
   return PushArray(state, snapshots, [&](const driver::Snapshot& one) {
@@ -200,7 +220,8 @@ int List(lua_State* state) {
   });
 }
 
-// keeper:get(owner, step) -> slab
+// Keeper:get(owner: integer, step: integer) -> Slab
+// Raises an error if the keeper has no such snapshot.
 int Get(lua_State* state) {
   const auto owner = static_cast<int>(ReadInteger(state, 2, "get: owner"));
   const int fd = ValueOrThrow(ReadKeeper(state).Get(owner, ReadInteger(state, 3, "get: step")));

@@ -1,3 +1,5 @@
+// lockstep.core.safetensors: files of tensors.
+
 #include "driver/lua/bind/program/safetensors.h"
 
 #include <algorithm>
@@ -82,7 +84,10 @@ at::Tensor TensorIn(const SafetensorsFile& file, const TensorEntry& entry) {
   return size == 0 ? at::empty(entry.shape, dtype) : bytes.view(dtype).view(entry.shape);
 }
 
-// read(path, caller) -> tensors by name, metadata. The tensors share the mapped file's memory.
+// read(path: string, caller: string) -> tensors: table<string, torch.Tensor>,
+//     metadata: table<string, string>
+// The tensors share the memory of the file, which is mapped; what is written to them stays out of
+// it. caller: what errors begin with.
 int Read(lua_State* state) {
   const std::string path = ReadString(state, 1, "safetensors: path");
   const std::string caller = ReadString(state, 2, "safetensors: caller");
@@ -145,7 +150,10 @@ std::vector<NamedTensor> ReadNamedTensors(lua_State* state, int index, const std
   return named;
 }
 
-// write(path, tensors by name, metadata, caller) -> bytes, crc32 of the file
+// write(path: string, tensors: table<string, torch.Tensor>, metadata: table<string, string>,
+//     caller: string) -> bytes: integer, crc32: string
+// The file takes its name once it is complete and on the disk. Returns its length and checksum.
+// caller: what errors begin with.
 int Write(lua_State* state) {
   const std::string caller = ReadString(state, 4, "safetensors: caller");
   const driver::Checksum checksum =

@@ -1,3 +1,5 @@
+// lockstep.core.state: functions for run:save() that do not concern files.
+
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
@@ -27,7 +29,9 @@ namespace {
 
 // --- Values --------------------------------------------------------------------------------------
 
-// encode(value, caller) -> bytes, {tensor, ...}
+// encode(value: any, caller: string) -> bytes: string, tensors: torch.Tensor[]
+// Plain Lua values as bytes, the same for the same content, and the tensors among them. value: nil,
+// booleans, numbers, strings, tensors and tables of them; caller: what errors begin with.
 int Encode(lua_State* state) {
   std::vector<at::Tensor> tensors;
   PushString(state, Serialize(state, 1, ReadString(state, 2, "encode: caller"), &tensors));
@@ -35,14 +39,16 @@ int Encode(lua_State* state) {
   return 2;
 }
 
-// decode(bytes, {tensor, ...}, caller) -> value
+// decode(bytes: string, tensors: torch.Tensor[], caller: string) -> any
+// caller: what errors begin with.
 int Decode(lua_State* state) {
   return PushSerialized(state, ReadString(state, 1, "decode: bytes"),
                         ReadString(state, 3, "decode: caller"),
                         ReadTensors(state, 2, "decode: tensors"));
 }
 
-// bytes_to_tensor(bytes) -> uint8 {n}
+// bytes_to_tensor(bytes: string) -> torch.Tensor
+// result: uint8 {n}.
 int BytesToTensor(lua_State* state) {
   const std::string bytes = ReadString(state, 1, "bytes_to_tensor: bytes");
   at::Tensor tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
@@ -50,13 +56,16 @@ int BytesToTensor(lua_State* state) {
   return PushTensor(state, std::move(tensor));
 }
 
+// tensor_to_bytes(tensor: torch.Tensor) -> string
 int TensorToBytes(lua_State* state) {
   const at::Tensor dense = ReadTensor(state, 1, "tensor_to_bytes: tensor").cpu().contiguous();
   lua_pushlstring(state, static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
   return 1;
 }
 
-// sum_of_bits(tensor) -> int64 {}: see bits.h. The tensor is contiguous, on the CPU.
+// sum_of_bits(tensor: torch.Tensor) -> torch.Tensor
+// A sum of the bits of a contiguous tensor of the CPU, which differs for different values: see
+// bits.h. result: int64 {}.
 int SumOfBitsOf(lua_State* state) {
   return PushTensor(
       state, at::scalar_tensor(SumOfBits(ReadTensor(state, 1, "sum_of_bits: tensor")), at::kLong));
@@ -64,7 +73,8 @@ int SumOfBitsOf(lua_State* state) {
 
 // --- math.random ---------------------------------------------------------------------------------
 
-// math_random_state() -> bytes, or nothing where math.random is not LuaJIT's.
+// math_random_state() -> string?
+// The state of math.random's generator; nil if it is not LuaJIT's own.
 int GetMathRandomState(lua_State* state) {
   const void* random = PushMathRandomState(state);
   if (random == nullptr) return 0;
@@ -72,6 +82,7 @@ int GetMathRandomState(lua_State* state) {
   return 1;
 }
 
+// set_math_random_state(bytes: string)
 int SetMathRandomState(lua_State* state) {
   const std::string bytes = ReadString(state, 1, "set_math_random_state: bytes");
   void* random = PushMathRandomState(state);
@@ -118,7 +129,8 @@ bool IsInLoop(lua_State* state) {
   return is_found;
 }
 
-// begin_loop(iterator): called by the iterator as its loop begins.
+// begin_loop(iterator: function)
+// Called by the iterator of run:steps as its loop begins.
 int BeginLoop(lua_State* state) {
   ReadFunction(state, 1, "begin_loop: iterator");
   lua_createtable(state, 1, 0);
@@ -133,13 +145,16 @@ int BeginLoop(lua_State* state) {
   return 0;
 }
 
-// end_loop(): the iterator has no more.
+// end_loop()
+// Called by it as the loop ends. One that is left by a break or an error does not come here.
 int EndLoop(lua_State* /*state*/) {
   loop_thread = nullptr;
   return 0;
 }
 
-// in_loop() -> whether the loop that began last was not left.
+// in_loop() -> boolean
+// Whether the loop that began last goes on, in this coroutine or another, one that is suspended
+// too: false where it was left, and where it is not written as `for ... in iterator`.
 int InLoop(lua_State* state) { return PushBoolean(state, IsInLoop(state)); }
 
 // --- SIGTERM -------------------------------------------------------------------------------------
@@ -183,8 +198,8 @@ void NoteSigterm(int number) {
   }
 }
 
-// catch_sigterm(on): from now on a SIGTERM is only noted, or ends the process again: one that was
-// noted, too.
+// catch_sigterm(on: boolean)
+// From now on a SIGTERM is only noted, or ends the process again: one that was noted, too.
 int CatchSigterm(lua_State* state) {
   const bool on = ReadBoolean(state, 1, "catch_sigterm: on");
   static bool ends_with_script = false;
@@ -204,16 +219,19 @@ int CatchSigterm(lua_State* state) {
   return 0;
 }
 
+// sigterm_came() -> boolean
 int SigtermCame(lua_State* state) { return PushBoolean(state, sigterm_came); }
 
-// announce_saving(): the launcher, asked to end by SIGTERM, passes that on and waits.
+// announce_saving()
+// Tells the launcher to pass a SIGTERM on, and to wait.
 int AnnounceSaving(lua_State* state) {
   const driver::World& world = driver::GetContext(state).world;
   if (world.store != nullptr) driver::AnnounceSaving(*world.store);
   return 0;
 }
 
-// end_together(exit_code, reason): ends the process. Collective.
+// end_together(exit_code: integer, reason: string)
+// Ends the process, as every rank does. Collective.
 int EndTogether(lua_State* state) {
   const auto code = static_cast<int>(ReadInteger(state, 1, "end_together: exit_code"));
   driver::GetContext(state).end_together(code, ReadString(state, 2, "end_together: reason"));

@@ -1,3 +1,5 @@
+// lockstep.core.terminal: the interactive session, and help.
+
 #include <pthread.h>
 #include <signal.h>
 
@@ -30,8 +32,11 @@ std::vector<std::string> Complete(lua_State* state, int index, const std::string
   return candidates;
 }
 
-// read_line(prompt, complete) -> the line, or nil at the end of input; whether Ctrl-C has voided
-// it.
+// read_line(prompt: string, complete: fun(word: string): string[]) -> line: string?,
+//     is_interrupted: boolean
+// A line that somebody types, with editing, history and completion where there is a terminal; nil
+// at the end of input. `complete` gives what may stand in place of what is before the cursor.
+// Ctrl-C voids the line.
 int ReadLine(lua_State* state) {
   const std::string prompt = ReadString(state, 1, "read_line: prompt");
   ReadFunction(state, 2, "read_line: complete");
@@ -83,8 +88,9 @@ void HandleSigint(int signal) {
   lua_sethook(interruptible, Interrupt, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
 }
 
-// interruptibly(fn, handler) -> as xpcall(fn, handler); at a terminal Ctrl-C raises an error in fn.
-// Code that the JIT has compiled does not see it.
+// interruptibly(fn: fun(), handler: fun(message: any): any) -> ok: boolean, message: any
+// As xpcall(fn, handler). At a terminal Ctrl-C raises an error in fn, where that is not compiled by
+// the JIT.
 int Interruptibly(lua_State* state) {
   ReadFunction(state, 1, "interruptibly: fn");
   ReadFunction(state, 2, "interruptibly: handler");
@@ -105,7 +111,8 @@ int Interruptibly(lua_State* state) {
   return 2;
 }
 
-// read_library(file) -> the text of a file of the Lua library, as "lockstep/nn.lua".
+// read_library(file: string) -> string
+// The text of a file of the Lua library, as "lockstep/nn.lua".
 int ReadLibrary(lua_State* state) {
   const std::string file = ReadString(state, 1, "read_library: file");
   const std::optional<std::string> text = ReadLibraryFile(state, file);

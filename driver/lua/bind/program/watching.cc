@@ -1,3 +1,5 @@
+// lockstep.core.watching: measurements for lockstep and lockstep.log.
+
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -41,12 +43,14 @@ namespace {
 
 // --- TensorBoard ---------------------------------------------------------------------------------
 
-// event_file(folder)
+// event_file(folder: string) -> EventFile
+// Makes a file for TensorBoard in the folder.
 int NewEventFile(lua_State* state) {
   return PushObject(state, driver::EventFile(ReadString(state, 1, "event_file: folder")));
 }
 
-// write(file, step, {tag = number})
+// EventFile:write(step: integer, scalars: table<string, number>)
+// Adds a record, which is in the file when this returns. scalars: by tag.
 int WriteEvent(lua_State* state) {
   auto& file = ReadObject<driver::EventFile>(state, 1, "event file");
   const int64_t step = ReadInteger(state, 2, "event file: step");
@@ -61,7 +65,8 @@ int WriteEvent(lua_State* state) {
   return 0;
 }
 
-// write_text(file, step, tag, text)
+// EventFile:write_text(step: integer, tag: string, text: string)
+// Adds a text, which TensorBoard shows as Markdown.
 int WriteText(lua_State* state) {
   auto& file = ReadObject<driver::EventFile>(state, 1, "event file");
   file.WriteText(ReadInteger(state, 2, "event file: step"), ReadString(state, 3, "event file: tag"),
@@ -86,7 +91,8 @@ int PushFlops(lua_State* state, const driver::FlopCounter& counter) {
   return 1;
 }
 
-// flops(fn, ...) -> counts, fn's results
+// flops(fn: fun(...): ..., ...: any) -> counts: lockstep.Flops, ...: any
+// Counts the FLOPs of fn(...), by operator. ...: fn's results.
 int Flops(lua_State* state) {
   ReadFunction(state, 1, "lockstep.flops: the argument");
   const driver::FlopCounter counter;
@@ -96,38 +102,46 @@ int Flops(lua_State* state) {
   return lua_gettop(state);
 }
 
-// flop_counter() -> counter, which counts from here on
+// flop_counter() -> Counter
+// Counts what this thread calls from here on.
 int NewFlopCounter(lua_State* state) {
   return PushObject(state, std::make_unique<driver::FlopCounter>());
 }
 
-// total(counter) -> FLOPs so far
+// Counter:total() -> integer
+// FLOPs counted since it was made.
 int CounterTotal(lua_State* state) {
   return PushInteger(state, ReadObject<Counter>(state, 1, "counter of FLOPs")->total());
 }
 
-// by_operator(counter) -> counts so far
+// Counter:by_operator() -> lockstep.Flops
+// The same by operator.
 int CounterByOperator(lua_State* state) {
   return PushFlops(state, *ReadObject<Counter>(state, 1, "counter of FLOPs"));
 }
 
 // --- Ranks ---------------------------------------------------------------------------------------
 
-// work_of_ranks() -> array of seconds, by rank; nothing where the ranks have not agreed since
+// work_of_ranks() -> seconds: number[]?
+// How long each rank worked, by rank, between the newest agreement at the last call and the newest
+// one now. Nil where there was none since. Time in which a rank waits for others is not in it.
 int WorkOfRanks(lua_State* state) {
   const std::vector<double> seconds = driver::OwnWork::OfThisThread().TakeSeconds();
   if (seconds.empty()) return 0;
   return PushArray(state, seconds, [&](double own) { lua_pushnumber(state, own); });
 }
 
-// work_clocks() -> array of seconds of own work, by rank, each from a beginning of its own; empty
-// where the ranks have not agreed yet
+// work_clocks() -> number[]
+// Seconds of own work by rank at the newest agreement, each from a beginning of its own: the same
+// on every rank. Empty before the first.
 int WorkClocks(lua_State* state) {
   return PushArray(state, driver::OwnWork::OfThisThread().Seconds(),
                    [&](double own) { lua_pushnumber(state, own); });
 }
 
-// own_seconds() -> seconds of this rank's own work, from any beginning
+// own_seconds() -> seconds: number
+// How long this rank has worked, from any beginning. Time in which it waits for other ranks is not
+// in it.
 int OwnSeconds(lua_State* state) {
   return PushNumber(state, static_cast<double>(driver::OwnWork::OfThisThread().Now()) / 1e9);
 }
@@ -149,12 +163,14 @@ Costs NewCosts(at::Device device) {
   return {device, std::make_unique<driver::OperatorCosts>(device)};
 }
 
-// operator_costs(device) -> costs, which are measured from here on
+// operator_costs(device: string) -> Costs
+// Measures what operators cost on this thread from here on.
 int MeasureCosts(lua_State* state) {
   return PushObject(state, NewCosts(ReadDevice(state, 1, "lockstep.profile: device")));
 }
 
-// costs_of(device, fn, ...) -> costs, fn's results
+// costs_of(device: string, fn: fun(...): ..., ...: any) -> costs: Costs, ...: any
+// Measures what the operators of fn(...) cost. ...: fn's results.
 int CostsOf(lua_State* state) {
   const at::Device device = ReadDevice(state, 1, "lockstep.profile: device");
   ReadFunction(state, 2, "lockstep.profile: the second argument");
@@ -166,13 +182,15 @@ int CostsOf(lua_State* state) {
   return lua_gettop(state);
 }
 
-// stop(costs)
+// Costs:stop()
+// Ends the measurement.
 int StopCosts(lua_State* state) {
   ReadObject<Costs>(state, 1, "costs of operators").costs->Stop();
   return 0;
 }
 
-// report(costs): stops, and measures the peaks.
+// Costs:report() -> log.CostReport
+// Ends the measurement. Measures the machine's peaks, where no call before has.
 int ReportCosts(lua_State* state) {
   const Costs& measured = ReadObject<Costs>(state, 1, "costs of operators");
   measured.costs->Stop();
@@ -215,7 +233,9 @@ int PushReport(lua_State* state, const driver::MemoryByLine& report) {
   return 1;
 }
 
-// memory_by_line(device, fn, ...) -> {peak_bytes =, peak =, held_bytes =, held =}, fn's results
+// memory_by_line(device: string, fn: fun(...): ..., ...: any) -> report: lockstep.MemoryByLine,
+//     ...: any
+// Finds the lines that hold the device's memory in fn(...). ...: fn's results.
 int MemoryByLine(lua_State* state) {
   const at::Device device = ReadDevice(state, 1, "lockstep.memory_by_line: device");
   ReadFunction(state, 2, "lockstep.memory_by_line: the argument");
@@ -226,7 +246,10 @@ int MemoryByLine(lua_State* state) {
   return lua_gettop(state);
 }
 
-// memory_over_time(device, fn, ...) -> {{seconds, bytes}, ...}, peak bytes, fn's results
+// memory_over_time(device: string, fn: fun(...): ..., ...: any) -> points: number[][],
+//     peak_bytes: integer, ...: any
+// Notes the memory that is held of the device after each allocation and release in fn(...). points:
+// {seconds since the start, bytes} each; ...: fn's results.
 int MemoryOverTime(lua_State* state) {
   const at::Device device = ReadDevice(state, 1, "log.memory: device");
   ReadFunction(state, 2, "log.memory: a part");
@@ -246,19 +269,22 @@ int MemoryOverTime(lua_State* state) {
   return lua_gettop(state);
 }
 
-// memory_tracker(device) -> tracker, which watches from here on
+// memory_tracker(device: string) -> Tracker
+// Notes which line allocates what on the device from here on.
 int NewMemoryTracker(lua_State* state) {
   const at::Device device = ReadDevice(state, 1, "memory_tracker: device");
   return PushObject(state,
                     std::make_unique<driver::MemoryTracker>(device.type(), RunningScriptLine));
 }
 
-// report(tracker) -> report so far
+// Tracker:report() -> lockstep.MemoryByLine
+// result: since it was made.
 int TrackerReport(lua_State* state) {
   return PushReport(state, ReadObject<Tracker>(state, 1, "memory tracker")->Report());
 }
 
-// reset_peak(tracker)
+// Tracker:reset_peak()
+// Forgets earlier peaks: peak_bytes is that from here on.
 int ResetPeak(lua_State* state) {
   ReadObject<Tracker>(state, 1, "memory tracker")->ResetPeak();
   return 0;
@@ -266,7 +292,8 @@ int ResetPeak(lua_State* state) {
 
 // --- Traces --------------------------------------------------------------------------------------
 
-// span(name, fn, ...) -> fn's results
+// span(name: string, fn: fun(...): ..., ...: any) -> ...: any
+// fn(...), as a span of a trace that is under way. ...: fn's results.
 int Span(lua_State* state) {
   const std::string name = ReadString(state, 1, "lockstep.span: name");
   ReadFunction(state, 2, "lockstep.span: the second argument");
@@ -281,7 +308,9 @@ driver::TraceOptions ReadTraceOptions(lua_State* state, int index) {
   return {options.Boolean("record_shapes", false), options.Boolean("profile_memory", false)};
 }
 
-// traced(path, options, fn, ...) -> fn's results
+// traced(path: string, options: {record_shapes: boolean?, profile_memory: boolean?},
+//     fn: fun(...): ..., ...: any) -> ...: any
+// fn(...), and a trace of it. ...: fn's results.
 int Traced(lua_State* state) {
   const std::string path = ReadString(state, 1, "lockstep.profile: path");
   ReadFunction(state, 3, "lockstep.profile: the second argument");
@@ -291,19 +320,22 @@ int Traced(lua_State* state) {
   return lua_gettop(state) - 2;
 }
 
-// trace(path, options) -> trace, which has begun
+// trace(path: string, options: {record_shapes: boolean?, profile_memory: boolean?}) -> Trace
+// Begins a trace.
 int NewTrace(lua_State* state) {
   const std::string path = ReadString(state, 1, "lockstep.profile: path");
   return PushObject(state, std::make_unique<driver::Trace>(path, ReadTraceOptions(state, 2)));
 }
 
-// begin_step(trace, step)
+// Trace:begin_step(step: integer)
+// A step's span, until the next one or the end.
 int BeginStep(lua_State* state) {
   ReadObject<TracePointer>(state, 1, "trace")->BeginStep(ReadInteger(state, 2, "trace: step"));
   return 0;
 }
 
-// stop(trace)
+// Trace:stop()
+// Ends the trace and writes its file.
 int StopTrace(lua_State* state) {
   ReadObject<TracePointer>(state, 1, "trace")->Stop();
   return 0;

@@ -1,3 +1,5 @@
+// lockstep.core.sharding: fully_shard.
+
 #include "sharding/fully_shard/fully_shard.h"
 
 #include <memory>
@@ -118,7 +120,9 @@ sharding::ShardGroups MakeGroups(const driver::Context& context, const std::vect
   return groups;
 }
 
-// fully_shard(units, buffers, options). Collective.
+// fully_shard(units: sharding.Unit[], buffers: table[], options: table<string, any>) -> FullyShard
+// buffers: {{name, tensor}, ...}; options: as sharding.fully_shard takes them; has_values = false:
+// masters begin as zeros, and the parameters are not read. Collective.
 int NewFullyShard(lua_State* state) {
   const OptionTable table(state, 3, "sharding.fully_shard",
                           NamesOf(kOptions, {"param_dtype", "reduce_dtype", "group", "replicas",
@@ -174,7 +178,8 @@ std::vector<at::Tensor> TensorsFrom(lua_State* state, int first) {
   return tensors;
 }
 
-// call(model, unit, fn, ...) -> fn(...), as a forward of the unit, counted from 0.
+// FullyShard:call(unit: integer, fn: fun(...): ..., ...: any) -> ...: any
+// fn(...), as a forward of the unit, counted from 0. Collective.
 int CallUnit(lua_State* state) {
   FullyShard& model = ReadModel(state);
   const auto unit = static_cast<size_t>(ReadInteger(state, 2, "fully_shard: unit"));
@@ -200,10 +205,12 @@ int PushNamed(lua_State* state, const std::vector<sharding::NamedTensor>& named)
   return 1;
 }
 
-// shards(model) -> {name = tensor}
+// FullyShard:shards() -> table<string, torch.Tensor>
+// This rank's parts by the parameters' names.
 int Shards(lua_State* state) { return PushNamed(state, ReadModel(state).Shards()); }
 
-// no_sync(model, fn, ...) -> fn(...)
+// FullyShard:no_sync(fn: fun(...): ..., ...: any) -> ...: any
+// Calls fn(...) without reduction, and returns its results.
 int WithoutSync(lua_State* state) {
   FullyShard& model = ReadModel(state);
   ReadFunction(state, 2, "no_sync: the argument");
@@ -214,13 +221,15 @@ int WithoutSync(lua_State* state) {
   return lua_gettop(state) - 1;
 }
 
-// drop_gradients(model): of no_sync
+// FullyShard:drop_gradients()
+// Forgets the whole gradients that no_sync has left.
 int DropGradients(lua_State* state) {
   ReadModel(state).DropGradients();
   return 0;
 }
 
-// full(model, fn, ...) -> fn(...)
+// FullyShard:full(fn: fun(...): ..., ...: any) -> ...: any
+// Calls fn(...) with all parameters gathered, and returns its results. Collective.
 int WithAll(lua_State* state) {
   FullyShard& model = ReadModel(state);
   ReadFunction(state, 2, "full: the argument");
@@ -235,14 +244,16 @@ int WithAll(lua_State* state) {
   return lua_gettop(state) - 1;
 }
 
-// clip_grad_norm(model, max_norm, p) -> the norm before
+// FullyShard:clip_grad_norm(max_norm: number, p: number) -> torch.Tensor
+// The norm before. Collective.
 int ClipGradNorm(lua_State* state) {
   return PushTensor(state,
                     ReadModel(state).ClipGradNorm(ReadNumber(state, 2, "clip_grad_norm: max_norm"),
                                                   ReadNumber(state, 3, "clip_grad_norm: p")));
 }
 
-// gather(model, unit [, pieces]) -> {name = whole tensor}. Collective.
+// FullyShard:gather(unit: integer, pieces: torch.Tensor[]?) -> table<string, torch.Tensor>
+// Whole masters of a unit by name, or whole tensors of which `pieces` are the parts. Collective.
 int GatherWhole(lua_State* state) {
   std::vector<at::Tensor> pieces;
   if (!lua_isnoneornil(state, 3)) pieces = ReadTensors(state, 3, "fully_shard: pieces");
@@ -251,7 +262,8 @@ int GatherWhole(lua_State* state) {
                        static_cast<size_t>(ReadInteger(state, 2, "fully_shard: unit")), pieces));
 }
 
-// load(model, name, whole [, into])
+// FullyShard:load(name: string, whole: torch.Tensor, into: torch.Tensor?)
+// Takes this rank's part of a whole value. into: the parameter's shard unless given.
 int Load(lua_State* state) {
   at::Tensor into;
   if (!lua_isnoneornil(state, 4)) into = ReadTensor(state, 4, "fully_shard: into");
@@ -260,6 +272,7 @@ int Load(lua_State* state) {
   return 0;
 }
 
+// FullyShard:stats() -> sharding.FullyShardStats
 int Stats(lua_State* state) {
   const sharding::FullyShardStats stats = ReadModel(state).Stats();
   lua_newtable(state);

@@ -1,3 +1,5 @@
+// lockstep.core.sharding: loops in lockstep, and data parallelism.
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -65,6 +67,7 @@ sharding::Policy ReadPolicy(const OptionTable& options) {
       "sharding.lockstep: policy must be \"until_first\" or \"until_last\", not \"", policy, "\""));
 }
 
+// lockstep(iterator: fun(): any, options: sharding.LockstepOptions) -> Loop
 int NewLoop(lua_State* state) {
   const OptionTable options(state, 2, "sharding.lockstep",
                             {"policy", "group", "filler", "read_ahead"});
@@ -100,7 +103,8 @@ sharding::Lockstep<Batch>& ReadLoop(lua_State* state) {
   return *ReadObject<Loop>(state, 1, "sharding.lockstep: loop");
 }
 
-// next() -> batch, real; nothing when the loop is over.
+// Loop:next() -> batch: any, real: boolean?
+// The next batch and whether it is the iterator's own; nothing when the loop is over. Collective.
 int NextBatch(lua_State* state) {
   const auto step = ValueOrThrow(ReadLoop(state).Next());
   if (!step.has_value()) return 0;
@@ -109,16 +113,22 @@ int NextBatch(lua_State* state) {
   return 2;
 }
 
+// Loop:stop()
+// Ends the loop on every rank, after the batch that is agreed on already.
 int StopLoop(lua_State* state) {
   ReadLoop(state).Stop();
   return 0;
 }
 
+// Loop:steps() -> integer
 int Steps(lua_State* state) { return PushInteger(state, ReadLoop(state).steps()); }
 
+// Loop:filled() -> integer
 int Filled(lua_State* state) { return PushInteger(state, ReadLoop(state).filled()); }
 
-// dropped() -> count; nothing where more than 10,000 batches are left. An endless source ends here.
+// Loop:dropped() -> integer?
+// Batches of this rank that no step took; reads what is left, but at most 10,000: nil where more
+// are left. An endless source ends here.
 int Dropped(lua_State* state) {
   const std::optional<int64_t> dropped = ReadLoop(state).CountDropped(10'000);
   if (!dropped.has_value()) return 0;
@@ -145,6 +155,9 @@ constexpr Field<sharding::DataParallelOptions> kReplicaOptions[] = {
     {"compare_every", &sharding::DataParallelOptions::compare_every},
 };
 
+// data_parallel(parameters: table[], buffers: table[], options: sharding.DataParallelOptions) ->
+//     Replicas
+// parameters: {{name, tensor}, ...}; buffers: {{name, tensor}, ...}.
 int NewReplicas(lua_State* state) {
   const OptionTable table(state, 3, "sharding.data_parallel",
                           NamesOf(kReplicaOptions, {"bucket_mb", "compression", "group"}));
@@ -169,7 +182,10 @@ sharding::DataParallel& ReadReplicas(lua_State* state) {
   return *ReadObject<Replicas>(state, 1, "data_parallel: replicas");
 }
 
-// begin_pass(parameters, buffers) -> whether the parameters have changed. {{name, tensor}, ...}
+// Replicas:begin_pass(parameters: table[], buffers: table[]) -> has_changed: boolean
+// Begins a pass: compares it over the ranks, and follows the module's parameters. Does nothing
+// where gradients are off. parameters: {{name, tensor}, ...} of the module now; buffers: {{name,
+// tensor}, ...}; has_changed: whether parameters were frozen, unfrozen, added or removed.
 int BeginPass(lua_State* state) {
   sharding::DataParallel& replicas = ReadReplicas(state);
   const driver::CollectiveSubject subject(
@@ -178,23 +194,31 @@ int BeginPass(lua_State* state) {
                                                ReadNamedTensors(state, 3, "data_parallel")));
 }
 
-// before_forward(buffers): {{name, tensor}, ...}
+// Replicas:before_forward(buffers: table[])
+// Prepares the forward pass that follows, and gives every rank rank 0's buffers. buffers: {{name,
+// tensor}, ...}.
 int BeforeForward(lua_State* state) {
   ReadReplicas(state).BeforeForward(ReadNamedTensors(state, 2, "data_parallel"));
   return 0;
 }
 
+// Replicas:check_backward()
+// Raises if the last backward left gradients unaveraged.
 int CheckBackward(lua_State* state) {
   ReadReplicas(state).CheckBackward();
   return 0;
 }
 
+// Replicas:after_forward(outputs: torch.Tensor[]) -> torch.Tensor[]
+// The outputs, tied to the averaging. With neither find_unused nor static_graph the array may be
+// empty.
 int AfterForward(lua_State* state) {
   return PushTensors(
       state, ReadReplicas(state).AfterForward(ReadTensors(state, 2, "data_parallel: outputs")));
 }
 
-// buckets() -> {{index, ...}, ...}, from 0
+// Replicas:buckets() -> integer[][]
+// The trained parameters, by index from 0, that are averaged together. Collective, between steps.
 int GetBuckets(lua_State* state) {
   const std::vector<std::vector<size_t>> buckets = ReadReplicas(state).Buckets();
   return PushArray(state, buckets, [&](const std::vector<size_t>& bucket) {
@@ -202,6 +226,8 @@ int GetBuckets(lua_State* state) {
   });
 }
 
+// Replicas:set_buckets(buckets: integer[][])
+// Averages in these from now on. Collective, between steps.
 int SetBuckets(lua_State* state) {
   sharding::DataParallel& replicas = ReadReplicas(state);
   ReadTable(state, 2, "data_parallel: buckets");
@@ -215,7 +241,8 @@ int SetBuckets(lua_State* state) {
   return 0;
 }
 
-// no_sync(replicas, fn, ...) -> fn(...), without averaging.
+// Replicas:no_sync(fn: fun(...): ..., ...: any) -> ...: any
+// Calls fn(...) without averaging, and returns its results.
 int NoSync(lua_State* state) {
   sharding::DataParallel& replicas = ReadReplicas(state);
   ReadFunction(state, 2, "no_sync: the argument");

@@ -1,3 +1,5 @@
+// lockstep.core.sharding: parts of datasets, and packing.
+
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -36,6 +38,8 @@ constexpr Field<sharding::ShardOptions> kOptions[] = {
     {"start", &sharding::ShardOptions::start},
 };
 
+// dataset(options: table<string, any>) -> Shard
+// options: as sharding.dataset takes them, with rank, world and start.
 int NewShard(lua_State* state) {
   const OptionTable table(state, 1, "sharding.dataset",
                           NamesOf(kOptions, {"size", "rank", "world", "seed", "drop_last", "pad"}));
@@ -53,14 +57,15 @@ sharding::Shard& ReadShard(lua_State* state) {
   return ReadObject<sharding::Shard>(state, 1, "sharding.dataset");
 }
 
-// next() -> index from 1, as Lua counts; nothing at the end.
+// Shard:next() -> integer?
+// The next sample's index, from 1; nothing at the end.
 int NextIndex(lua_State* state) {
   const std::optional<int64_t> index = ReadShard(state).Next();
   if (!index.has_value()) return 0;
   return PushInteger(state, *index + 1);
 }
 
-// counts() -> length, taken, padded, dropped
+// Shard:counts() -> length: integer, taken: integer, padded: integer, dropped: integer
 int ShardCounts(lua_State* state) {
   const sharding::Shard& shard = ReadShard(state);
   for (const int64_t count : {shard.length(), shard.taken(), shard.padded(), shard.dropped()})
@@ -68,12 +73,16 @@ int ShardCounts(lua_State* state) {
   return 4;
 }
 
+// Shard:start_after(taken: integer) -> integer
+// Where another world's ranks start once every rank has taken so many samples.
 int StartAfter(lua_State* state) {
   return PushInteger(state,
                      ReadShard(state).StartAfter(ReadInteger(state, 2, "sharding.dataset: taken")));
 }
 
-// permute(size, seed, epoch, position from 0 to size - 1) -> index from 1
+// permute(size: integer, seed: integer, epoch: integer, position: integer) -> index: integer
+// The order of an epoch that shards share, computed and not stored. position: from 0 to size - 1;
+// index: from 1 to size.
 int Permute(lua_State* state) {
   const int64_t size = ReadInteger(state, 1, "permute: size");
   const auto seed = static_cast<uint64_t>(ReadInteger(state, 2, "permute: seed"));
@@ -88,7 +97,8 @@ int Permute(lua_State* state) {
 
 // --- pack ----------------------------------------------------------------------------------------
 
-// packer(seq_len, split, drop_last)
+// packer(seq_len: integer, split: boolean, drop_last: boolean) -> Packer
+// split: a sample may reach over a chunk's end.
 int NewPacker(lua_State* state) {
   sharding::PackOptions options;
   options.seq_len = ReadInteger(state, 1, "sharding.pack: seq_len");
@@ -111,23 +121,27 @@ int PushChunk(lua_State* state, const sharding::Chunk& chunk) {
   return PushIntegers(state, numbers);
 }
 
-// add(tokens) -> array of chunks
+// Packer:add(tokens: integer) -> integer[][]
+// The chunks that the tokens of the next sample complete, as PushChunk writes them.
 int AddSample(lua_State* state) {
   const std::vector<sharding::Chunk> chunks =
       ReadPacker(state).Add(ReadInteger(state, 2, "sharding.pack: tokens"));
   return PushArray(state, chunks, [&](const sharding::Chunk& chunk) { PushChunk(state, chunk); });
 }
 
-// finish() -> chunk or nothing
+// Packer:finish() -> integer[]?
+// The rest at the end; nothing if it is empty or dropped.
 int FinishPacking(lua_State* state) {
   const std::optional<sharding::Chunk> chunk = ReadPacker(state).Finish();
   if (!chunk.has_value()) return 0;
   return PushChunk(state, *chunk);
 }
 
-// waiting() -> the pieces of the chunk that is not full
+// Packer:waiting() -> integer[]
+// The chunk that is not full yet.
 int WaitingPieces(lua_State* state) { return PushChunk(state, ReadPacker(state).waiting()); }
 
+// Packer:dropped_tokens() -> integer
 int DroppedTokens(lua_State* state) {
   return PushInteger(state, ReadPacker(state).dropped_tokens());
 }

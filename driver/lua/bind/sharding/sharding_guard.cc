@@ -1,3 +1,5 @@
+// lockstep.core.sharding: comparisons of ranks.
+
 #include <chrono>
 #include <memory>
 #include <numeric>
@@ -39,6 +41,8 @@ using driver::GetContext;
 
 // --- guard ---------------------------------------------------------------------------------------
 
+// guard(options: {group: dist.Group?, timeout_s: number?}) -> Guard
+// timeout_s: the run's --timeout unless given.
 int NewGuard(lua_State* state) {
   const OptionTable table(state, 1, "sharding.guard", {"group", "timeout_s"});
   const driver::Context& context = GetContext(state);
@@ -49,7 +53,8 @@ int NewGuard(lua_State* state) {
       std::make_unique<driver::RankGuard>(context.world, ReadGroup(state, table).ranks, timeout_s));
 }
 
-// check(label, fingerprint): texts
+// Guard:check(label: string, fingerprint: string)
+// Raises on every rank where the ranks' texts differ. Collective.
 int CheckGuard(lua_State* state) {
   driver::RankGuard& guard = *ReadObject<GuardPointer>(state, 1, "sharding.guard");
   const std::string label = ReadString(state, 2, "guard:check: the label");
@@ -60,8 +65,9 @@ int CheckGuard(lua_State* state) {
 
 // --- gathering -----------------------------------------------------------------------------------
 
-// gathering(purpose): texts of all ranks of the run, compared with the training's collectives.
-// Collective.
+// gathering(purpose: string) -> Gathering
+// Texts of all ranks of the run, compared with the training's collectives. Collective. purpose: as
+// reports of a hang name it.
 int NewGathering(lua_State* state) {
   const std::string purpose = ReadString(state, 1, "gathering: purpose");
   const driver::Context& context = GetContext(state);
@@ -77,19 +83,23 @@ int NewGathering(lua_State* state) {
   return PushObject(state, std::move(gathering));
 }
 
-// num_calls() -> how many calls this rank has begun or refused; see NumScriptCalls.
+// num_calls() -> integer
+// How many calls of the script this rank has begun or refused: see NumScriptCalls.
 int NumCalls(lua_State* state) { return PushInteger(state, driver::NumScriptCalls()); }
 
-// refuse_call(reason, options?): counts a call that this rank has refused to make, in the group of
-// the options.
+// refuse_call(reason: string, options: {group: dist.Group?}?)
+// Counts a call that this rank has refused to make, so that its later calls meet their own.
+// options: the call's.
 int RefuseScriptCall(lua_State* state) {
   RefuseCall(state, ReadString(state, 1, "refuse_call: reason"));
   return 0;
 }
 
-// gather(text, call?) -> array of texts, by rank. gather_flags: in half the time, where the texts
-// are of one length on every rank. `call` names the function in reports, in place of the purpose.
-// Collective.
+// Gathering:gather(text: string, call: string?) -> string[]
+// The text of every rank, by rank. call: the function in reports; default: the purpose. Collective.
+//
+// Gathering:gather_flags(text: string, call: string?) -> string[]
+// The same in half the time, for texts of one length on every rank. Collective.
 template <bool kFlags>
 int Gather(lua_State* state) {
   const auto& collective = ReadObject<GatheringObject>(state, 1, "gathering").collective;

@@ -1,3 +1,5 @@
+// lockstep.core.sharding: links between two ranks.
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,7 +25,8 @@ inline constexpr const char* kObjectName<BatchPointer> = "batch of messages";
 
 namespace {
 
-// link(group): a group of two ranks.
+// link(group: dist.Group) -> Link
+// Connects this rank with the other one of a group of two.
 int NewLink(lua_State* state) {
   const Group& group = ReadObject<Group>(state, 1, "sharding: group");
   const int own = group.process_group->getRank();
@@ -37,7 +40,9 @@ int NewLink(lua_State* state) {
                                                      group.ranks[static_cast<size_t>(other)]));
 }
 
-// link:start(sends, receives, subject) -> a batch
+// Link:start(sends: torch.Tensor[], receives: torch.Tensor[], subject: string) -> MessageBatch
+// Starts to send tensors to the other rank, and to receive others, which both know beforehand.
+// receives: contiguous; subject: what they are, for reports.
 int Start(lua_State* state) {
   sharding::Link& link = *ReadObject<LinkPointer>(state, 1, "sharding: link");
   const driver::CollectiveSubject subject(ReadString(state, 4, "sharding: subject"));
@@ -45,7 +50,8 @@ int Start(lua_State* state) {
                                       ReadTensors(state, 3, "sharding: tensors to receive")));
 }
 
-// batch:wait()
+// MessageBatch:wait()
+// Waits until all tensors are sent and received.
 int Wait(lua_State* state) {
   ReadObject<BatchPointer>(state, 1, "sharding: batch of messages")->Wait();
   return 0;

@@ -1,3 +1,5 @@
+// lockstep.core.sharding: shifts, exchanges, and nodes of autograd.
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,8 +52,11 @@ class OfScript {
 
 // --- shift ---------------------------------------------------------------------------------------
 
-// shift(x, sizes, {group=, subject=}): a shift that is under way. With `subject` the call is the
-// script's.
+// shift(x: torch.Tensor, sizes: integer[], options: {group: dist.Group?, subject: string?}?) ->
+//     Shift
+// Starts to pass x to the next rank of the group, and to take a tensor of these sizes from the
+// previous one. With a `subject` the call is compared with those of the other ranks first.
+// Collective.
 int NewShift(lua_State* state) {
   const at::Tensor& x = ReadTensor(state, 1, "shift: x");
   const std::vector<int64_t> sizes = ReadIntegers(state, 2, "shift: sizes");
@@ -61,14 +66,18 @@ int NewShift(lua_State* state) {
   return PushObject(state, sharding::Shift(x, sizes, group.process_group));
 }
 
+// Shift:wait() -> torch.Tensor
+// The previous rank's tensor, once it has arrived. Once only.
 int WaitForShift(lua_State* state) {
   return PushTensor(state, ReadObject<sharding::Shift>(state, 1, "wait: the shift").Wait());
 }
 
 // --- exchange ------------------------------------------------------------------------------------
 
-// exchange(x, gives, takes, {group=, subject=}): an exchange that is under way. `subject` as for
-// shift.
+// exchange(x: torch.Tensor, gives: integer[], takes: integer[], options: {group: dist.Group?,
+//     subject: string?}?) -> Exchange
+// Starts to send gives[i] elements of x to rank i - 1 of the group, and to take takes[i] from it.
+// `subject` as for shift. Collective.
 int NewExchange(lua_State* state) {
   const at::Tensor& x = ReadTensor(state, 1, "exchange: x");
   const std::vector<int64_t> gives = ReadIntegers(state, 2, "exchange: gives");
@@ -79,6 +88,8 @@ int NewExchange(lua_State* state) {
   return PushObject(state, sharding::Exchange(x, gives, takes, group.process_group));
 }
 
+// Exchange:wait() -> torch.Tensor
+// What has come, of rank 0 first: one dimension. Once only.
 int WaitForExchange(lua_State* state) {
   return PushTensor(state, ReadObject<sharding::Exchange>(state, 1, "wait: the exchange").Wait());
 }
@@ -131,8 +142,11 @@ class LuaNode final : public Node {
   std::vector<SavedVariable> saved_;
 };
 
-// node(inputs, forward, backward): y. forward() returns y, a new tensor, and an array of tensors to
-// save. backward(dy, saved) returns the gradients of the inputs.
+// node(inputs: torch.Tensor[], forward: fun(): torch.Tensor, torch.Tensor[],
+//     backward: fun(dy: torch.Tensor, saved: torch.Tensor[]): torch.Tensor[]) -> torch.Tensor
+// A node of autograd: forward() returns a new tensor, and those to save; backward(dy, saved) the
+// gradients of the inputs. backward runs also where the result has no gradient, with zeros. It must
+// not hold the result.
 int NewNode(lua_State* state) {
   const std::vector<at::Tensor> inputs = ReadTensors(state, 1, "node: inputs");
   ReadFunction(state, 2, "node: forward");

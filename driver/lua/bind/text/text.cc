@@ -1,3 +1,5 @@
+// lockstep.core.text: tokenizers.
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -34,14 +36,16 @@ TokenizerObject& Self(lua_State* state) {
   return ReadObject<TokenizerObject>(state, 1, "text: the tokenizer");
 }
 
-// open(path) -> tokenizer
+// open(path: string) -> Tokenizer
+// Reads tokenizer.json, or the one in a folder.
 int Open(lua_State* state) {
   const auto tokenizer =
       ValueOrThrow(text::Tokenizer::Load(ReadString(state, 1, "text.tokenizer: the path")));
   return PushObject(state, TokenizerObject{tokenizer, text::Encoder(tokenizer)});
 }
 
-// tokenizer:encode(text, special) -> array of ids
+// Tokenizer:encode(given: string, special: boolean) -> integer[]
+// Returns the ids of a text in an array. given: UTF-8.
 int Encode(lua_State* state) {
   TokenizerObject& self = Self(state);
   const std::string given = ReadString(state, 2, "tokenizer:encode: the text");
@@ -51,7 +55,8 @@ int Encode(lua_State* state) {
   return PushArray(state, ids, [&](int32_t id) { lua_pushinteger(state, id); });
 }
 
-// tokenizer:decode(ids, skip_special) -> text
+// Tokenizer:decode(ids: integer[], skip_special: boolean) -> string
+// Returns the text of the ids.
 int Decode(lua_State* state) {
   TokenizerObject& self = Self(state);
   const std::vector<int64_t> ids = ReadIntegers(state, 2, "tokenizer:decode: the ids");
@@ -60,7 +65,8 @@ int Decode(lua_State* state) {
                     ValueOrThrow(text::Decode(self.tokenizer, ids, {.skip_special_tokens = skip})));
 }
 
-// tokenizer:id(token) -> id, or nil
+// Tokenizer:id(token: string) -> integer?
+// Returns the id of a token, or nil where it is not in the vocabulary.
 int Id(lua_State* state) {
   const std::optional<int32_t> id =
       Self(state).tokenizer->Id(ReadString(state, 2, "tokenizer:id: the token"));
@@ -72,28 +78,34 @@ int Id(lua_State* state) {
   return 1;
 }
 
-// tokenizer:size() -> number of tokens
+// Tokenizer:size() -> integer
+// Returns the number of tokens, added ones included.
 int Size(lua_State* state) { return PushInteger(state, Self(state).tokenizer->size()); }
 
-// tokenizer:stream(skip_special) -> stream
+// Tokenizer:stream(skip_special: boolean) -> Stream
+// Returns a stream that decodes ids as they come.
 int Stream(lua_State* state) {
   TokenizerObject& self = Self(state);
   const bool skip = ReadBoolean(state, 2, "tokenizer:stream: skip_special");
   return PushObject(state, text::DecodeStream(self.tokenizer, {.skip_special_tokens = skip}));
 }
 
-// stream:push(id) -> text
+// Stream:push(id: integer) -> string
+// Returns the text that is complete and was not returned before.
 int Push(lua_State* state) {
   auto& stream = ReadObject<text::DecodeStream>(state, 1, "text: the stream");
   return PushString(state, ValueOrThrow(stream.Push(ReadInteger(state, 2, "stream:push: the id"))));
 }
 
-// stream:finish() -> text
+// Stream:finish() -> string
+// Returns the text that waited for more, and begins anew.
 int Finish(lua_State* state) {
   return PushString(state, ReadObject<text::DecodeStream>(state, 1, "text: the stream").Finish());
 }
 
-// trainer(json) -> trainer, which splits text as the tokenizer.json `json` says
+// trainer(json: string) -> Trainer
+// Returns a trainer that normalizes and splits text as a tokenizer does. json: tokenizer.json; its
+// model is not used.
 int Trainer(lua_State* state) {
   const std::string json = ReadString(state, 1, "text.train_tokenizer: the tokenizer's parts");
   return PushObject(
@@ -104,13 +116,17 @@ text::BpeTrainer& SelfTrainer(lua_State* state) {
   return ReadObject<text::BpeTrainer>(state, 1, "text: the trainer");
 }
 
-// trainer:add(text)
+// Trainer:add(given: string)
+// Counts the words of a text. given: UTF-8.
 int Add(lua_State* state) {
   Check(SelfTrainer(state).Add(ReadString(state, 2, "trainer:add: the text")));
   return 0;
 }
 
-// trainer:learn(num_tokens, min_frequency) -> tokens, merges {{left, right}, ...}
+// Trainer:learn(num_tokens: integer, min_frequency: integer) -> tokens: string[],
+//     merges: string[][]
+// Returns the tokens that it learnt, num_tokens at most, by id from 0, and the merges {left, right}
+// in their order. A pair of a lower frequency than min_frequency becomes no token.
 int Learn(lua_State* state) {
   const text::LearnedBpe learned = ValueOrThrow(SelfTrainer(state).Learn(
       {.num_tokens = ReadInteger(state, 2, "trainer:learn: num_tokens"),

@@ -1,3 +1,5 @@
+// lockstep.core.tiled_mlp: the library tiled_mlp.
+
 #include <map>
 #include <memory>
 #include <optional>
@@ -122,7 +124,8 @@ constexpr Field<tiled_mlp::TileOptions> kOptions[] = {
     {"skip_zero_gradients", &tiled_mlp::TileOptions::skip_zero_gradients},
 };
 
-// new(options)
+// new(options: table<string, integer|boolean>) -> Tiles
+// options: as tiled_mlp.new takes them.
 int NewTiles(lua_State* state) {
   const OptionTable table(state, 1, "tiled_mlp.new", NamesOf(kOptions, {"tiles", "tile_tokens"}));
   auto options = std::make_unique<tiled_mlp::TileOptions>();
@@ -143,7 +146,10 @@ tiled_mlp::TileOptions& ReadTiles(lua_State* state) {
   return *ReadObject<Tiles>(state, 1, "tiled_mlp");
 }
 
-// run(fn, x, weights, places or nil) -> fn's results
+// Tiles:run(fn: function|nn.Module, x: torch.Tensor, weights: torch.Tensor[], places: table[]?) ->
+//     ...: torch.Tensor
+// fn's results for all of x. With places fn is called with the tile alone, while each {fields,
+// name, index} holds the tile's alias of weights[index].
 int RunTiles(lua_State* state) {
   const tiled_mlp::TileOptions& options = ReadTiles(state);
   ReadFunction(state, 2, "tiled_mlp: fn");
@@ -174,7 +180,8 @@ Choice ReadChoice(const OptionTable& table, const char* key, const char* otherwi
   throw Error(absl::StrCat(function, ": ", key, " must be one of", names, ", not \"", value, "\""));
 }
 
-// dense{x, gate, up, down, ...} -> y
+// Tiles:dense(options: table<string, torch.Tensor|string>) -> torch.Tensor
+// options: as tiled_mlp.TiledMlp:dense takes them.
 int RunDense(lua_State* state) {
   constexpr const char* kName = "tiled_mlp: dense";
   const tiled_mlp::TileOptions& options = ReadTiles(state);
@@ -199,6 +206,7 @@ int RunDense(lua_State* state) {
                                                   activation, options));
 }
 
+// Tiles:stats() -> tiled_mlp.Stats
 int Stats(lua_State* state) {
   const tiled_mlp::TileStats& stats = *ReadTiles(state).stats;
   lua_newtable(state);
@@ -223,7 +231,8 @@ constexpr Field<tiled_mlp::CrossEntropyOptions> kCrossEntropy[] = {
     {"accumulate_fp32", &tiled_mlp::CrossEntropyOptions::accumulate_fp32},
 };
 
-// cross_entropy{hidden, weight, labels, ...} -> loss, count
+// cross_entropy(options: table<string, any>) -> loss: torch.Tensor, count: torch.Tensor
+// options: tiled_mlp.cross_entropy's, less over_ranks and group; divisor: a tensor.
 int CrossEntropy(lua_State* state) {
   constexpr const char* kName = "tiled_mlp.cross_entropy";
   const OptionTable table(
