@@ -22,8 +22,10 @@
 #ifndef LOCKSTEP_KERNELS_KERNELS_H_
 #define LOCKSTEP_KERNELS_KERNELS_H_
 
+#include <cstddef>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "ATen/core/TensorBody.h"
 
@@ -38,6 +40,13 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
 //   x, residual: [..., size]; weight: [size].
 std::pair<at::Tensor, at::Tensor> AddRmsNorm(const at::Tensor& x, const at::Tensor& residual,
                                              const at::Tensor& weight, double eps);
+
+// Returns RmsNorm(x, weight, eps) and x, for what else reads x: a residual. Backward adds the
+// gradient of the second result in the pass that computes the norm's, and rounds the sum once. With
+// x on both sides of RmsNorm, autograd would read and write x's gradient once more.
+//   x: [..., size]; weight: [size].
+std::pair<at::Tensor, at::Tensor> RmsNormAndInput(const at::Tensor& x, const at::Tensor& weight,
+                                                  double eps);
 
 // Returns silu(gate) * up (arXiv 2002.05202).
 //   gate, up: [...], of one shape.
@@ -59,6 +68,16 @@ at::Tensor Rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
 //   x: [..., in]; weight: [out, in]; bias: [out].
 at::Tensor Linear(const at::Tensor& x, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias = std::nullopt);
+
+// The most layers of Linears: q, k and v.
+inline constexpr size_t kMostLinears = 3;
+
+// Returns Linear(x, W, bias) of several layers, with the same bits. Backward adds each layer's
+// share to the gradient of x within the product (addmm), so that no gradient of x is written for
+// each layer and read again to add them. The sum is rounded as often as those would be, or less.
+//   x: [..., in]; weights: [out, in] each, 1 to 3; biases: [out] each, or none.
+std::vector<at::Tensor> Linears(const at::Tensor& x, at::TensorList weights,
+                                at::TensorList biases = {});
 
 // Attention in generation (arXiv 1911.02150). Writes the keys and values of one new token of each
 // sequence into `column` of a cache. Returns what the tokens see in the columns from `first` to

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -206,6 +207,234 @@ TEST(Kernels, GradientsOfGradientsAreThoseOfAten) {
     for (size_t i = 0; i < results[0].size(); ++i)
       EXPECT_LE(RelativeError(results[0][i], results[1][i]), 1e-11) << chain.name << ", " << i;
   }
+}
+
+// Returns the norm, x after it, and the gradients of x and of the weight: x is read on both sides.
+Tensors NormAndInput(const Tensors& in, at::ScalarType dtype, bool one_node) {
+  const at::Tensor x = in[0].to(dtype).requires_grad_(true);
+  const at::Tensor weight = in[1].to(dtype).requires_grad_(true);
+  const auto [y, input] =
+      one_node ? RmsNormAndInput(x, weight, kEps) : std::pair(RmsNorm(x, weight, kEps), x);
+  Tensors results = {y, input};
+  for (const at::Tensor& gradient : torch::autograd::grad({Mixed(results)}, {x, weight}))
+    results.push_back(gradient);
+  return results;
+}
+
+TEST(Kernels, AnInputNextToItsNormHasTheSumOfBothGradients) {
+  at::manual_seed(9);
+  const Tensors in = Chains()[0].inputs(70, 66);
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    const Tensors together = NormAndInput(in, dtype, true), apart = NormAndInput(in, dtype, false);
+    const Tensors truth = NormAndInput(
+        {in[0].to(dtype).to(at::kDouble), in[1].to(dtype).to(at::kDouble)}, at::kDouble, false);
+    for (const size_t i : {0, 1, 3}) EXPECT_TRUE(at::equal(together[i], apart[i])) << dtype << i;
+    // One rounding in place of two.
+    EXPECT_LE(RelativeError(together[2], truth[2]), dtype == at::kBFloat16 ? 3e-3 : 1e-7) << dtype;
+    EXPECT_LE(RelativeError(together[2], truth[2]), 1.01 * RelativeError(apart[2], truth[2]));
+  }
+}
+
+TEST(Kernels, AnInputNextToItsNormCostsNoMemoryAndNoNode) {
+  const at::Tensor x = Random({3, 4}).requires_grad_(true), weight = Random({4});
+
+  const auto [y, input] = RmsNormAndInput(x, weight, kEps);
+
+  EXPECT_TRUE(input.is_alias_of(x));
+  EXPECT_EQ(y.grad_fn(), input.grad_fn());
+  EXPECT_EQ(y.grad_fn()->name(), "RmsNormBackward");
+  EXPECT_FALSE(RmsNormAndInput(x.detach(), weight, kEps).second.requires_grad());
+}
+
+TEST(Kernels, AnInputNextToItsNormHasGradientsOfGradients) {
+  at::manual_seed(10);
+  const Tensors in = Chains()[0].inputs(4, 10);
+  std::vector<at::Tensor> results;
+  for (const bool one_node : {true, false}) {
+    const at::Tensor x = in[0].clone().requires_grad_(true);
+    const auto [y, input] =
+        one_node ? RmsNormAndInput(x, in[1], kEps) : std::pair(RmsNorm(x, in[1], kEps), x);
+    const Tensors once = torch::autograd::grad({Mixed({y, input}).square()}, {x}, {},
+                                               /*retain_graph=*/true, /*create_graph=*/true);
+    results.push_back(torch::autograd::grad({Mixed(once)}, {x})[0]);
+  }
+  EXPECT_LE(RelativeError(results[0], results[1]), 1e-12);
+}
+
+TEST(Kernels, AnInputNextToItsNormMayBeTheOnlyResultInUse) {
+  const at::Tensor x = Random({3, 4}).requires_grad_(true), weight = Random({4});
+  const auto [y, input] = RmsNormAndInput(x, weight, kEps);
+
+  const at::Tensor gradient = torch::autograd::grad({(input * 2).sum()}, {x})[0];
+
+  EXPECT_TRUE(at::equal(gradient, at::full_like(x, 2)));
+}
+
+TEST(Kernels, AnInputNextToItsNormThatIsWrittenIsAnErrorOfBackward) {
+  const at::Tensor x = Random({3, 4}).requires_grad_(true) * 1;
+  const auto [y, input] = RmsNormAndInput(x, Random({4}), kEps);
+
+  input.detach().add_(1);
+
+  EXPECT_THAT(MessageOf([&, norm = y] { norm.sum().backward(); }),
+              HasSubstr("modified by an inplace operation"));
+}
+
+// Returns the number of nodes that backward of y visits.
+size_t NumNodesBelow(const at::Tensor& y) {
+  std::vector<const torch::autograd::Node*> nodes = {y.grad_fn().get()};
+  size_t count = 0;
+  while (!nodes.empty()) {
+    const auto* const node = nodes.back();
+    nodes.pop_back();
+    ++count;
+    for (const auto& edge : node->next_edges())
+      if (edge.is_valid()) nodes.push_back(edge.function.get());
+  }
+  return count;
+}
+
+// The bits of `needed` say whether x, the weights and the biases need a gradient.
+TEST(Linears, GradientsAreTheSumsOfThoseOfLinear) {
+  at::manual_seed(11);
+  const std::vector<std::pair<at::ScalarType, double>> tolerances = {
+      {at::kDouble, 1e-14}, {at::kFloat, 1e-6}, {at::kBFloat16, 6e-3}};
+  for (const auto& [dtype, tolerance] : tolerances) {
+    for (const std::vector<int64_t>& shape :
+         {std::vector<int64_t>{9, 33}, {2, 3, 5}, {0, 5}, {1, 1}, {33}}) {
+      for (const size_t count : {1, 2, 3}) {
+        for (const bool has_bias : {false, true}) {
+          for (int needed = 1; needed < 64; needed += 5) {
+            const auto leaf = [&, type = dtype](at::IntArrayRef sizes, int bit) {
+              return Random(sizes).to(type).requires_grad_((needed >> bit & 1) != 0);
+            };
+            const at::Tensor x = leaf(shape, 0);
+            Tensors weights, biases, inputs = {x};
+            for (size_t i = 0; i < count; ++i) {
+              const int64_t out = 4 + 3 * static_cast<int64_t>(i);
+              weights.push_back(leaf({out, shape.back()}, 1 + static_cast<int>(i)));
+              if (has_bias) biases.push_back(leaf({out}, 4 + static_cast<int>(i) % 2));
+            }
+            inputs.insert(inputs.end(), weights.begin(), weights.end());
+            inputs.insert(inputs.end(), biases.begin(), biases.end());
+            Tensors wanted;
+            for (const at::Tensor& input : inputs)
+              if (input.requires_grad()) wanted.push_back(input);
+            if (wanted.empty()) continue;
+
+            const Tensors ours = Linears(x, weights, biases);
+            Tensors single;
+            for (size_t i = 0; i < count; ++i)
+              single.push_back(
+                  Linear(x, weights[i], has_bias ? std::optional(biases[i]) : std::nullopt));
+
+            const auto gradients = [&](const Tensors& results) {
+              return torch::autograd::grad({Mixed(results)}, wanted);
+            };
+            const Tensors actual = gradients(ours), expected = gradients(single);
+            for (size_t i = 0; i < count; ++i)
+              EXPECT_TRUE(at::equal(ours[i], single[i]))
+                  << dtype << shape << count << has_bias << needed;
+            for (size_t i = 0; i < wanted.size(); ++i) {
+              EXPECT_EQ(actual[i].sizes(), wanted[i].sizes());
+              if (i > 0 || !x.requires_grad()) {
+                EXPECT_TRUE(at::equal(actual[i], expected[i])) << dtype << shape << needed << i;
+              } else if (x.numel() > 0) {
+                EXPECT_LE(RelativeError(actual[i], expected[i]), tolerance) << dtype << shape;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Linears, ErrorsAreNoLargerThanThoseOfSums) {
+  at::manual_seed(12);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor x = Random({64, 300}).to(dtype).requires_grad_(true);
+    Tensors weights, wide;
+    for (const int64_t out : {256, 64, 64}) weights.push_back(Random({out, 300}).to(dtype));
+    for (const at::Tensor& weight : weights) wide.push_back(weight.to(at::kDouble));
+    const auto gradient = [&](const Tensors& results, const at::Tensor& leaf) {
+      return torch::autograd::grad({Mixed(results)}, {leaf})[0];
+    };
+    const at::Tensor wide_x = x.detach().to(at::kDouble).requires_grad_(true);
+    const at::Tensor truth = gradient(Linears(wide_x, wide), wide_x);
+
+    const double ours = RelativeError(gradient(Linears(x, weights), x), truth);
+
+    Tensors single;
+    for (const at::Tensor& weight : weights) single.push_back(at::linear(x, weight));
+    EXPECT_LE(ours, 1.05 * RelativeError(gradient(single, x), truth)) << dtype;
+  }
+}
+
+TEST(Linears, GradientsCostOneNode) {
+  const at::Tensor x = at::ones({2, 3, 4}).requires_grad_(true), weight = at::ones({7, 4});
+
+  const Tensors results = Linears(x, {weight, weight});
+
+  EXPECT_EQ(results[0].grad_fn(), results[1].grad_fn());
+  EXPECT_EQ(NumNodesBelow(results[0]), 2);  // it, and what accumulates x's gradient
+}
+
+TEST(Linears, AResultThatIsNotUsedHasNoShare) {
+  const at::Tensor x = Random({3, 4}).requires_grad_(true);
+  const at::Tensor first = Random({7, 4}).requires_grad_(true);
+  const at::Tensor second = Random({5, 4}).requires_grad_(true);
+
+  const Tensors gradients =
+      torch::autograd::grad({Linears(x, {first, second})[1].sum()}, {x, first, second}, {},
+                            /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
+
+  EXPECT_LE(RelativeError(gradients[0], second.sum(0).expand({3, 4})), 1e-15);
+  EXPECT_FALSE(gradients[1].defined());
+}
+
+TEST(Linears, GradientsOfGradientsAreThoseOfAten) {
+  at::manual_seed(13);
+  const at::Tensor x = Random({3, 5}).requires_grad_(true);
+  const at::Tensor a = Random({7, 5}).requires_grad_(true), b = Random({4, 5});
+  const auto second = [&](const Tensors& y) {
+    const auto first = torch::autograd::grad({y[0].pow(3).sum() * y[1].pow(2).sum()}, {x, a}, {},
+                                             /*retain_graph=*/true, /*create_graph=*/true);
+    return torch::autograd::grad({first[0].square().sum() + first[1].square().sum()}, {x, a});
+  };
+
+  const auto actual = second(Linears(x, {a, b}));
+
+  const auto expected = second({at::linear(x, a), at::linear(x, b)});
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_LE(RelativeError(actual[i], expected[i]), 1e-13) << i;
+}
+
+TEST(Linears, AGradientThatIsKeptIsNotWritten) {
+  const at::Tensor x = Random({3, 4}).requires_grad_(true);
+  const Tensors y = Linears(x, {Random({5, 4}), Random({6, 4})});
+  const at::Tensor dy = Random({3, 5}), before = dy.clone();
+
+  const at::Tensor sum = (y[0] * dy).sum() + y[1].sum();
+  const at::Tensor once = torch::autograd::grad({sum}, {x}, {}, /*retain_graph=*/true)[0];
+  const at::Tensor kept = once.clone(), twice = torch::autograd::grad({sum}, {x})[0];
+
+  EXPECT_TRUE(at::equal(once, kept));
+  EXPECT_TRUE(at::equal(once, twice));
+  EXPECT_TRUE(at::equal(dy, before));
+}
+
+TEST(Linears, ErrorsSayWhatIsWrong) {
+  const at::Tensor x = at::ones({2, 4}), weight = at::ones({3, 4});
+  EXPECT_THAT(MessageOf([&] { Linears(x, {}); }), HasSubstr("expected 1 to 3 weights, got 0"));
+  EXPECT_THAT(MessageOf([&] {
+                Linears(x, {weight, weight}, {at::ones({3})});
+              }),
+              HasSubstr("expected no bias or one for each of the 2 weights, got 1"));
+  EXPECT_THAT(MessageOf([&] {
+                Linears(x, {at::ones({3, 5})});
+              }),
+              HasSubstr("cannot be multiplied (2x4 and 5x3)"));
 }
 
 TEST(Kernels, StridesDoNotChangeTheResult) {

@@ -214,8 +214,9 @@ Pair BackwardOnMeta(const at::Tensor&, const at::Tensor& x, const at::Tensor& we
 
 // --- Gradients
 
-// The node of both: of rms_norm, whose inputs are x and weight, and of add_rms_norm, whose inputs
-// are x, residual and weight, and whose second result, the sum, is what it saves.
+// The node of all: of rms_norm and rms_norm_and_input, whose inputs are x and weight, and of
+// add_rms_norm, whose inputs are x, residual and weight, and whose second result, the sum, is what
+// it saves.
 class RmsNormBackward final : public base::SavingNode<2> {
  public:
   RmsNormBackward(torch::autograd::edge_list&& inputs, const at::Tensor& weight, double eps)
@@ -271,6 +272,18 @@ at::Tensor WithGradients(const at::Tensor& x, const at::Tensor& weight, double e
   return y;
 }
 
+Pair AndInputWithGradients(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  const auto node = HasKernels(x) ? NodeOf(weight, eps, x) : nullptr;
+  if (node == nullptr) return {Call(x, weight, eps), x};
+  const at::Tensor y = base::BelowAutograd([&] { return Call(x, weight, eps); });
+  // It shares x's memory and version: backward sees a change of either.
+  const at::Tensor input = x.detach();
+  node->Save(x, /*is_output=*/false);
+  torch::autograd::set_history(y, node);
+  torch::autograd::set_history(input, node);
+  return {y, input};
+}
+
 Pair AddWithGradients(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
                       double eps) {
   if (!HasKernels(x)) return ComposedAdd(x, residual, weight, eps);
@@ -289,6 +302,8 @@ TORCH_LIBRARY_FRAGMENT(lockstep, library) {
   library.def(
       "add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps) -> (Tensor y, Tensor "
       "sum)");
+  library.def("rms_norm_and_input(Tensor x, Tensor weight, float eps) -> (Tensor y, Tensor input)",
+              AndInputWithGradients);
   library.def(
       "rms_norm_backward(Tensor dy, Tensor x, Tensor weight, float eps, Tensor? more, bool "
       "need_weight) -> (Tensor, Tensor)");
@@ -322,6 +337,12 @@ TORCH_LIBRARY_IMPL(lockstep, Autograd, library) {
 
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   return Call(x, weight, eps);
+}
+
+std::pair<at::Tensor, at::Tensor> RmsNormAndInput(const at::Tensor& x, const at::Tensor& weight,
+                                                  double eps) {
+  const auto [y, input] = AndInputWithGradients(x, weight, eps);
+  return {y, input};
 }
 
 std::pair<at::Tensor, at::Tensor> AddRmsNorm(const at::Tensor& x, const at::Tensor& residual,

@@ -16,6 +16,7 @@
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/log_softmax.h"
+#include "ATen/ops/max.h"
 #include "ATen/ops/nonzero.h"
 #include "ATen/ops/zeros.h"
 #include "base/torch/operators.h"
@@ -146,12 +147,15 @@ class Scores {
                     const at::Tensor& scale, bool has_gradient) {
     const at::Tensor index = labels.masked_fill(ignored, 0).unsqueeze(1);
     const at::Tensor weights = ignored.logical_not().to(task_.wide);
-    const at::Tensor at_label = scores.gather(1, index);
-    at::log_softmax_out(scores, scores, 1);
-    const at::Tensor log_p = scores.gather(1, index);
-    const at::Tensor lse = (at_label - log_p).squeeze(1);
     const double smoothing = task_.options.label_smoothing, z_loss = task_.options.z_loss;
-    at::Tensor losses = log_p.squeeze(1) * (smoothing - 1);
+    at::Tensor most, place, lse;
+    if (z_loss > 0) std::tie(most, place) = scores.max(1, /*keepdim=*/true);
+    at::log_softmax_out(scores, scores, 1);
+    // Not by the label's score, which may be -infinity.
+    if (z_loss > 0) lse = (most - scores.gather(1, place)).squeeze(1);
+    at::Tensor losses = at::zeros({labels.size(0)}, scores.options());
+    // 0 times the infinite loss of a label at -infinity would be NaN.
+    if (smoothing < 1) losses = scores.gather(1, index).squeeze(1) * (smoothing - 1);
     if (smoothing > 0) losses = losses - scores.mean(1) * smoothing;
     if (z_loss > 0) losses = losses + lse.square() * z_loss;
     losses.masked_fill_(ignored, 0);

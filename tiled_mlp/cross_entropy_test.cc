@@ -89,6 +89,26 @@ TEST(TiledCrossEntropy, HeaderExample) {
   EXPECT_TRUE(in.weight.grad().defined());
 }
 
+TEST(TiledCrossEntropy, ALabelAtMinusInfinityHasAnInfiniteLossAndAFiniteGradient) {
+  for (const double smoothing : {0.0, 1.0}) {
+    Inputs in = MakeInputs({4});
+    in.labels.fill_(3);
+    in.bias = in.bias.detach().clone();
+    in.bias[3] = -std::numeric_limits<double>::infinity();
+    in.bias.requires_grad_(true);
+    const CrossEntropyOptions options = {
+        .bias = in.bias, .label_smoothing = smoothing, .z_loss = 0.1};
+
+    const at::Tensor loss = TiledCrossEntropy(in.hidden, in.weight, in.labels, options).loss;
+
+    EXPECT_EQ(loss.item<double>(), std::numeric_limits<double>::infinity());
+    const auto gradient = [&](const at::Tensor& of) {
+      return torch::autograd::grad({of}, {in.bias})[0];
+    };
+    EXPECT_LT(RelativeError(gradient(loss), gradient(PlainLosses(in, options).mean())), 1e-12);
+  }
+}
+
 TEST(TiledCrossEntropy, LossAndGradientsAreThoseOfTheFormula) {
   for (const double smoothing : {0.0, 0.1}) {
     for (const double z_loss : {0.0, 1e-2}) {

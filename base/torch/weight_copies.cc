@@ -15,6 +15,7 @@
 #include "c10/core/Stream.h"
 #include "c10/core/TensorImpl.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
+#include "c10/util/Exception.h"
 #include "c10/util/intrusive_ptr.h"
 
 namespace lockstep::base {
@@ -23,6 +24,7 @@ namespace {
 struct Form {
   WeightCopy copy;
   std::optional<c10::Stream> stream;
+  bool is_given = false;
 };
 
 // The stream that a kernel runs on now.
@@ -40,6 +42,11 @@ const c10::VariableVersion& CounterOf(const at::Tensor& tensor) {
 bool AreSame(const c10::VariableVersion& a, const c10::VariableVersion& b) {
   static_assert(sizeof(c10::VariableVersion) == sizeof(void*));
   return memcmp(&a, &b, sizeof(void*)) == 0;
+}
+
+// Returns the address of a weight's memory, also where reading it is an error.
+const void* AddressOf(const at::Tensor& weight) {
+  return weight.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
 }
 
 // The counters of tensors that share a storage, but no version.
@@ -70,7 +77,7 @@ class Weight {
         counter_(CounterOf(weight)),
         version_(counter_.current_version()),
         writes_(writes),
-        data_(weight.storage().data()),
+        data_(AddressOf(weight)),
         dtype_(weight.scalar_type()),
         sizes_(weight.sizes()),
         strides_(weight.strides()) {}
@@ -81,7 +88,7 @@ class Weight {
   }
   bool Is(const at::Tensor& weight, uint64_t writes) const {
     return IsCurrent() && writes_ == writes && AreSame(counter_, CounterOf(weight)) &&
-           data_ == weight.storage().data() && dtype_ == weight.scalar_type() &&
+           data_ == AddressOf(weight) && dtype_ == weight.scalar_type() &&
            sizes_ == weight.sizes() && strides_ == weight.strides();
   }
 
@@ -129,6 +136,22 @@ bool IsWeight(const at::Tensor& tensor) {
          (tensor.is_cpu() || tensor.is_cuda());
 }
 
+void Keep(const at::Tensor& weight, int64_t form, Form one) {
+  Kept& kept = AllKept();
+  const std::lock_guard<std::mutex> lock(kept.mutex);
+  const auto found = kept.weights.find(KeyOf(weight));
+  const uint64_t writes = kept.WritesThroughAliases(weight);
+  const bool has_changed = found != kept.weights.end() && !found->second.Is(weight, writes);
+  if (has_changed) kept.weights.erase(found);
+  // Each call pays for looking at a few weights.
+  if (has_changed || ++kept.calls > 8 + kept.weights.size() / 4) {
+    kept.calls = 0;
+    std::erase_if(kept.weights, [](const auto& one) { return !one.second.IsCurrent(); });
+  }
+  Weight& entry = kept.weights.try_emplace(KeyOf(weight), weight, writes).first->second;
+  entry.forms.insert_or_assign(form, std::move(one));
+}
+
 // --- Writes that libtorch does not count
 
 bool IsWritten(const c10::Argument& argument) {
@@ -172,9 +195,8 @@ const bool fused_optimizers_count = [] {
   return true;
 }();
 
-}  // namespace
-
-std::optional<WeightCopy> FindCopy(const at::Tensor& weight, int64_t form) {
+// Returns a copy; `only_given`: one that GiveCopy has kept.
+std::optional<WeightCopy> Find(const at::Tensor& weight, int64_t form, bool only_given) {
   if (!IsWeight(weight)) return std::nullopt;
   Kept& kept = AllKept();
   const std::lock_guard<std::mutex> lock(kept.mutex);
@@ -182,26 +204,29 @@ std::optional<WeightCopy> FindCopy(const at::Tensor& weight, int64_t form) {
   if (found == kept.weights.end() || !found->second.Is(weight, kept.WritesThroughAliases(weight)))
     return std::nullopt;
   const auto place = found->second.forms.find(form);
-  if (place == found->second.forms.end() || place->second.stream != StreamOf(weight))
-    return std::nullopt;
-  return place->second.copy;
+  if (place == found->second.forms.end()) return std::nullopt;
+  const Form& one = place->second;
+  if (!one.is_given && (only_given || one.stream != StreamOf(weight))) return std::nullopt;
+  return one.copy;
+}
+
+}  // namespace
+
+std::optional<WeightCopy> FindCopy(const at::Tensor& weight, int64_t form) {
+  return Find(weight, form, /*only_given=*/false);
+}
+
+std::optional<WeightCopy> FindGivenCopy(const at::Tensor& weight, int64_t form) {
+  return Find(weight, form, /*only_given=*/true);
 }
 
 void KeepCopy(const at::Tensor& weight, int64_t form, WeightCopy copy) {
-  if (!IsWeight(weight)) return;
-  Kept& kept = AllKept();
-  const std::lock_guard<std::mutex> lock(kept.mutex);
-  const auto found = kept.weights.find(KeyOf(weight));
-  const uint64_t writes = kept.WritesThroughAliases(weight);
-  const bool has_changed = found != kept.weights.end() && !found->second.Is(weight, writes);
-  if (has_changed) kept.weights.erase(found);
-  // Each call pays for looking at a few weights.
-  if (has_changed || ++kept.calls > 8 + kept.weights.size() / 4) {
-    kept.calls = 0;
-    std::erase_if(kept.weights, [](const auto& one) { return !one.second.IsCurrent(); });
-  }
-  Weight& entry = kept.weights.try_emplace(KeyOf(weight), weight, writes).first->second;
-  entry.forms.insert_or_assign(form, Form{std::move(copy), StreamOf(weight)});
+  if (IsWeight(weight)) Keep(weight, form, {std::move(copy), StreamOf(weight)});
+}
+
+void GiveCopy(const at::Tensor& weight, int64_t form, WeightCopy copy) {
+  TORCH_CHECK_VALUE(IsWeight(weight), "GiveCopy: expected a leaf on a CPU or a GPU");
+  Keep(weight, form, {std::move(copy), std::nullopt, /*is_given=*/true});
 }
 
 void CountWritesThrough(const at::Tensor& alias, const c10::Storage& storage) {
@@ -238,7 +263,9 @@ void ForgetCopiesOf(const c10::Storage& storage) {
 void ForgetAllCopies() {
   Kept& kept = AllKept();
   const std::lock_guard<std::mutex> lock(kept.mutex);
-  kept.weights.clear();
+  for (auto& [key, weight] : kept.weights)
+    std::erase_if(weight.forms, [](const auto& one) { return !one.second.is_given; });
+  std::erase_if(kept.weights, [](const auto& one) { return one.second.forms.empty(); });
 }
 
 int64_t BytesOfCopies() {
@@ -247,7 +274,8 @@ int64_t BytesOfCopies() {
   int64_t bytes = 0;
   for (const auto& [key, weight] : kept.weights)
     for (const auto& [form, one] : weight.forms)
-      for (const at::Tensor& tensor : one.copy) bytes += static_cast<int64_t>(tensor.nbytes());
+      for (const at::Tensor& tensor : one.copy)
+        bytes += one.is_given ? 0 : static_cast<int64_t>(tensor.nbytes());
   return bytes;
 }
 

@@ -16,6 +16,8 @@
 // of weights that are gone are freed within the next calls of KeepCopy. ForgetCopiesOf frees those
 // of one storage: fully_shard calls it when it takes the weights' memory away.
 //
+// A weight may have no memory of its own for a while, and be known by a copy alone: see GiveCopy.
+//
 // Tensors can share memory without sharing a version, as x and x.data() do: see CountWritesThrough.
 //
 // Code that writes to a weight past its version must call ForgetAllCopies: through a raw pointer,
@@ -42,16 +44,25 @@ using WeightCopy = std::vector<at::Tensor>;
 // since.
 std::optional<WeightCopy> FindCopy(const at::Tensor& weight, int64_t form);
 
+// Returns a copy of that form which GiveCopy has kept, and nothing else.
+std::optional<WeightCopy> FindGivenCopy(const at::Tensor& weight, int64_t form);
+
 // Keeps a copy of a weight, in place of an older one of that form. Does nothing for results
 // of other operators, which are not weights, and for tensors of inference mode, which have no
 // version.
 void KeepCopy(const at::Tensor& weight, int64_t form, WeightCopy copy);
 
+// Keeps a copy that takes the place of the weight's values, which are not there: bytes that
+// fully_shard has gathered. It is found on every stream, and until ForgetCopiesOf.
+// ForgetAllCopies leaves it, and BytesOfCopies does not count it. `copy` may be memory that the
+// caller frees after ForgetCopiesOf.
+void GiveCopy(const at::Tensor& weight, int64_t form, WeightCopy copy);
+
 // Makes writes that raise the version of `alias` count as changes of all weights in `storage`. For
 // tensors with a version of their own that share the storage's memory.
 void CountWritesThrough(const at::Tensor& alias, const c10::Storage& storage);
 
-// Frees the copies of all weights in a storage.
+// Frees the copies of all weights in a storage, given ones too.
 void ForgetCopiesOf(const c10::Storage& storage);
 void ForgetAllCopies();
 

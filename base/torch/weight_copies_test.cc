@@ -165,6 +165,27 @@ TEST_F(WeightCopies, AreForgottenByStorage) {
   EXPECT_FALSE(IsFound(other));
 }
 
+TEST_F(WeightCopies, AGivenCopyStaysUntilItsStorageIsForgotten) {
+  // A weight without memory, whose address nobody may ask for.
+  const at::Tensor weight = Parameter();
+  weight.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      "not here");
+  const at::Tensor values = at::ones({8}, at::kByte);
+  Keep(weight, kForm + 1);
+  EXPECT_FALSE(FindGivenCopy(weight, kForm + 1).has_value());
+  GiveCopy(weight, kForm, {values});
+
+  EXPECT_EQ(BytesOfCopies(), 8) << "a given copy takes no memory of its own";
+  ForgetAllCopies();
+  EXPECT_FALSE(IsFound(weight, kForm + 1));
+  EXPECT_TRUE(FindCopy(weight, kForm)->at(0).is_same(values));
+  EXPECT_TRUE(FindGivenCopy(weight, kForm)->at(0).is_same(values));
+  Keep(weight, kForm + 1);
+  ForgetCopiesOf(weight.storage());
+  EXPECT_FALSE(IsFound(weight) || IsFound(weight, kForm + 1));
+  EXPECT_EQ(BytesOfCopies(), 0);
+}
+
 TEST_F(WeightCopies, ResultsAndTensorsWithoutVersionsAreNotKept) {
   const at::Tensor result = Parameter() * 2, meta = at::empty({2}, at::kMeta);
   Keep(result);

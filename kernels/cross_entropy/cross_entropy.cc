@@ -118,13 +118,19 @@ void CheckLabels(const at::Tensor& labels, int64_t size, int64_t ignore_index) {
 struct Parts {
   at::Tensor ignored;  // [..., 1]
   at::Tensor index;    // [..., 1]; 0 where a label is ignored
-  at::Tensor z, lse;   // [..., size], [..., 1]
+  at::Tensor z;        // [..., size]
+  at::Tensor lse;      // [..., 1]
+  at::Tensor log_p;    // [..., size]; z - lse would lose digits of large logits
 
   Parts(const at::Tensor& logits, const at::Tensor& target, int64_t ignore_index)
       : ignored(target.eq(ignore_index).unsqueeze(-1)),
         index(target.unsqueeze(-1).masked_fill(ignored, 0)),
         z(logits.to(WideOf(logits))),
-        lse(z.logsumexp(-1, /*keepdim=*/true)) {}
+        lse(z.logsumexp(-1, /*keepdim=*/true)),
+        log_p(z.log_softmax(-1)) {}
+
+  // Returns log_p as a factor of p. p is 0 at the bound, and 0 times -infinity would be NaN.
+  at::Tensor BoundedLogP() const { return log_p.clamp_min(-1e4); }
 
   at::Tensor Counted(const at::Tensor& x) const { return x.masked_fill(ignored, 0); }
 };
@@ -133,13 +139,19 @@ Results Composed(const at::Tensor& logits, const at::Tensor& target, const Optio
                  int64_t ignore_index, double label_smoothing, double z_loss, bool entropy) {
   Check(logits, target, weight, {ignore_index, label_smoothing, z_loss});
   const Parts parts(logits, target, ignore_index);
-  const at::Tensor log_p = parts.z - parts.lse;
-  at::Tensor loss = log_p.gather(-1, parts.index) * (label_smoothing - 1);
-  if (label_smoothing > 0) loss = loss - log_p.mean(-1, /*keepdim=*/true) * label_smoothing;
+  const at::Tensor& log_p = parts.log_p;
+  at::Tensor loss;
+  // 0 times the infinite loss of a label at -infinity would be NaN.
+  if (label_smoothing < 1) loss = log_p.gather(-1, parts.index) * (label_smoothing - 1);
+  if (label_smoothing > 0) {
+    const at::Tensor smooth = log_p.mean(-1, /*keepdim=*/true) * -label_smoothing;
+    loss = loss.defined() ? loss + smooth : smooth;
+  }
   if (z_loss > 0) loss = loss + parts.lse.square() * z_loss;
   if (Has(weight)) loss = loss * weight->unsqueeze(-1);
-  const at::Tensor own = entropy ? parts.Counted(-(log_p.exp() * log_p).sum(-1, true)).squeeze(-1)
-                                 : at::empty({0}, parts.z.options());
+  const at::Tensor own =
+      entropy ? parts.Counted(-(log_p.exp() * parts.BoundedLogP()).sum(-1, true)).squeeze(-1)
+              : at::empty({0}, parts.z.options());
   return {parts.Counted(loss).squeeze(-1), parts.Counted(parts.lse).squeeze(-1).to(at::kDouble),
           own};
 }
@@ -149,7 +161,7 @@ at::Tensor ComposedBackward(const at::Tensor& logits, const at::Tensor& target,
                             double z_loss, const at::Tensor&, const Optional&,
                             const Optional& dloss, const Optional& dlse, const Optional& dentropy) {
   const Parts parts(logits, target, ignore_index);
-  const at::Tensor log_p = parts.z - parts.lse, p = log_p.exp();
+  const at::Tensor p = parts.log_p.exp();
   at::Tensor gradient = at::zeros_like(parts.z);
   if (Has(dloss)) {
     at::Tensor of_loss = dloss->unsqueeze(-1);
@@ -160,7 +172,7 @@ at::Tensor ComposedBackward(const at::Tensor& logits, const at::Tensor& target,
   }
   if (Has(dlse)) gradient = gradient + p * dlse->unsqueeze(-1).to(p.scalar_type());
   if (Has(dentropy)) {
-    const at::Tensor mean = (p * log_p).sum(-1, /*keepdim=*/true);
+    const at::Tensor log_p = parts.BoundedLogP(), mean = (p * log_p).sum(-1, /*keepdim=*/true);
     gradient = gradient - p * (log_p - mean) * dentropy->unsqueeze(-1);
   }
   return parts.Counted(gradient).to(logits.scalar_type());

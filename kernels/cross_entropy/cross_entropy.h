@@ -14,7 +14,7 @@
 //    loss = weight * ((1 - e) * (lse - z[y]) + e * (lse - mean(z)) + z_loss * lse^2)
 //
 // A vocabulary that is padded counts with its padding; give padded logits -infinity to leave them
-// out (not with label smoothing, nor with the entropy: their mean is -infinity, or NaN).
+// out. Not with label smoothing: their mean is -infinity, and the loss infinite.
 //
 // On the CPU it is a kernel for AVX-512, AVX2 and any other machine, chosen as ATen chooses. On an
 // NVIDIA GPU it is a kernel if the program has //kernels:cuda. Elsewhere ATen's operators compute

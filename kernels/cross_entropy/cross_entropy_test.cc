@@ -12,6 +12,7 @@
 
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
+#include "ATen/core/dispatch/Dispatcher.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/finite_differences.h"
@@ -189,6 +190,99 @@ TEST(CrossEntropy, SmallLossesOfLargeLogitsKeepTheirDigits) {
 
   EXPECT_LE(RelativeError(fused[0], truth[0]), 5e-4);  // 0.0022, next to 100
   EXPECT_LE(RelativeError(fused[1], truth[1]), 5e-4);
+}
+
+// Runs a test with the kernels, and with ATen's operators in their place.
+template <typename Test>
+void WithAndWithoutKernels(const Test& test) {
+  const auto use = c10::Dispatcher::singleton()
+                       .findSchemaOrThrow("lockstep::use_cross_entropy_kernels", "")
+                       .typed<void(bool)>();
+  for (const bool enabled : {false, true}) {
+    SCOPED_TRACE(enabled ? "the kernels" : "ATen's operators");
+    use.call(enabled);
+    test();
+  }
+}
+
+// A sum of logits near 1e4 in float32 would leave three digits of their distance from the mean.
+TEST(CrossEntropy, SmoothedLossesOfLargeLogitsKeepTheirDigits) {
+  at::manual_seed(13);
+  for (const double shift : {-1e4, 1e4, 1e6}) {
+    for (const double smoothing : {0.1, 1.}) {
+      Case one = RandomCase(3, 5000, smoothing);
+      one.target.copy_(at::tensor({int64_t{0}, int64_t{4999}, int64_t{77}}));
+      one.logits = (one.logits + shift).to(at::kFloat).to(at::kDouble);
+      const Tensors truth = WithGradient(ByAten, one, at::kDouble, 1);
+      WithAndWithoutKernels([&] {
+        const Tensors results = WithGradient(ByKernel, one, at::kFloat, 1);
+        EXPECT_LE(RelativeError(results[0], truth[0]), 1e-6) << shift << ", " << smoothing;
+        EXPECT_LE(RelativeError(results[1], truth[1]), 2e-5) << shift << ", " << smoothing;
+      });
+    }
+  }
+}
+
+// lse itself leaves no digit of the logarithm of the sum.
+TEST(CrossEntropy, GradientsOfHugeLogitsKeepTheirScale) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    for (const double huge : {3e6, 1e9, 1e12, 1e15, -1e15, 1e17, 1e30}) {
+      at::Tensor logits = at::full({1, 40}, huge, dtype).to(at::kDouble);
+      logits.narrow(1, 30, 10).sub_(std::abs(huge));
+      const Case one = {.logits = logits, .target = at::tensor({int64_t{7}}), .options = {}};
+      // A number for all logits makes no difference.
+      Case near = one;
+      near.logits = logits - huge;
+      const Tensors truth = WithGradient(ByAten, near, at::kDouble, 1);
+      WithAndWithoutKernels([&] {
+        const Tensors results = WithGradient(ByKernel, one, dtype, 1);
+        EXPECT_LE(RelativeError(results[0], truth[0]), dtype == at::kFloat ? 1e-6 : 1e-12) << huge;
+        EXPECT_LE(RelativeError(results[1], truth[1]), dtype == at::kFloat ? 1e-6 : 1e-12) << huge;
+      });
+      const at::Tensor in_place = logits.to(dtype).clone();
+      CrossEntropyWithGradient(in_place, one.target);
+      const at::Tensor leaf = Leaf(logits, dtype);
+      const at::Tensor loss = CrossEntropy(leaf, one.target).loss;
+      EXPECT_TRUE(at::equal(in_place, GradientOf(loss.sum(), leaf))) << huge;
+    }
+  }
+}
+
+TEST(CrossEntropy, ALabelAtMinusInfinityHasAnInfiniteLossAndAFiniteGradient) {
+  at::manual_seed(14);
+  for (const double smoothing : {0., 0.1, 1.}) {
+    for (const double z_loss : {0., 0.05}) {
+      Case one = RandomCase(2, 50, smoothing, z_loss);
+      one.target.copy_(at::tensor({int64_t{20}, int64_t{49}}));
+      for (const int64_t row : {0, 1}) one.logits[row][one.target[row]] = -kInfinity;
+      const auto gradient = [&](const auto& call, at::ScalarType dtype) {
+        const at::Tensor leaf = Leaf(one.logits, dtype);
+        const at::Tensor loss = call(leaf, one.target, one.options)[0];
+        // ATen's is NaN with a smoothing of 1: 0 times infinity.
+        EXPECT_TRUE(loss.eq(kInfinity).all().item<bool>() || dtype == at::kDouble) << loss;
+        return GradientOf(loss.sum(), leaf);
+      };
+      const at::Tensor truth = gradient(ByAten, at::kDouble);
+      WithAndWithoutKernels(
+          [&] { EXPECT_LE(RelativeError(gradient(ByKernel, at::kFloat), truth), 1e-6); });
+    }
+  }
+}
+
+TEST(CrossEntropy, LogitsOfMinusInfinityHaveNoEntropy) {
+  at::manual_seed(15);
+  Case one = RandomCase(3, 2500), rest = one;
+  one.target.copy_(at::tensor({int64_t{0}, int64_t{90}, int64_t{99}}));
+  one.logits.narrow(1, 100, 2400).fill_(-kInfinity);
+  rest.logits = one.logits.narrow(1, 0, 100);
+  rest.target = one.target;
+  const Tensors truth = WithGradient(ByAten, rest, at::kDouble, 3);
+  WithAndWithoutKernels([&] {
+    const Tensors results = WithGradient(ByKernel, one, at::kFloat, 3);
+    EXPECT_LE(RelativeError(results[2], truth[2]), 1e-6);
+    EXPECT_LE(RelativeError(results[3].narrow(1, 0, 100), truth[3]), 1e-6);
+    EXPECT_EQ(results[3].narrow(1, 100, 2400).abs().max().item<double>(), 0);
+  });
 }
 
 TEST(CrossEntropy, GradientsAreThoseOfFiniteDifferences) {

@@ -1,15 +1,15 @@
 // The loops of the cross entropy, written once for all machines: see kernels/loops.h. A Machine has
 // four more functions here:
 //
-//   SumsOf<T, kMore>(z, size)  the sums of a row, to all of its threads: `weighted` and
-//                              `total` only with kMore
+//   SumsOf<T, kSums>(z, size)  the sums of a row, to all of its threads
 //   Exp(pack)                  the exponential of each number
+//   Bounded(pack)              the larger of each number and kLeastLogP; NaN stays NaN
 //   Owns<T>(i)                 whether ForEachPack visits the row's number i on this thread
 //   CheckLabel(label, size)    stops the program if the label is not below size
 //
 // The gradient exp(z - lse) needs more digits than lse has in float32. So lse is kept in float64.
 // exp(z - rounded lse) has an error that is the same for the whole row, and is put right in its
-// factor.
+// factor. Backward reads a row once more if float64 has too few digits for its lse.
 
 #ifndef LOCKSTEP_KERNELS_CROSS_ENTROPY_LOSS_LOOPS_H_
 #define LOCKSTEP_KERNELS_CROSS_ENTROPY_LOSS_LOOPS_H_
@@ -17,6 +17,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/cross_entropy/loss_rows.h"
 #include "kernels/loops.h"
@@ -24,18 +25,29 @@
 namespace lockstep::kernels {
 namespace {
 
+// A lower bound of log_p in p * log_p. p is 0 there, and 0 times -infinity would be NaN.
+template <typename Acc>
+constexpr Acc kLeastLogP = std::is_same_v<Acc, double> ? -1e4 : -150;
+
+// The sums that a loss needs. Each has those before it.
+enum class Sums { kOfLoss, kOfSmoothedLoss, kOfEntropy };
+
 // The sums of a row of logits z. `most` is the largest.
 template <typename Acc>
 struct LossSums {
   Acc most = -std::numeric_limits<Acc>::infinity();
-  Acc sum = 0;       // of exp(z - most)
+  Acc sum = 0;  // of exp(z - most)
+  // With kOfSmoothedLoss. A sum of z would lose the digits of the differences.
+  Acc total = 0;  // of z - most
+  Acc count = 0;  // of the numbers in `total`
+  // With kOfEntropy.
   Acc weighted = 0;  // of exp(z - most) (z - most)
-  Acc total = 0;     // of z
 
   // Makes `larger` the largest number.
   LOCKSTEP_DEVICE void RaiseTo(Acc larger) {
     const Acc factor = std::exp(most - larger);
     if (sum > 0) weighted = factor * (weighted + sum * (most - larger));
+    if (count > 0) total += count * (most - larger);
     sum *= factor;
     most = larger;
   }
@@ -56,6 +68,26 @@ struct LossLoops {
     Acc loss, lse, entropy;
   };
 
+  // A row's lse in two parts.
+  struct LogSum {
+    Acc shift, rest;
+  };
+
+  // Returns lse as forward keeps it: the rest is what Acc's rounding leaves out.
+  LOCKSTEP_DEVICE static LogSum LogSumOf(double lse) {
+    const Acc shift = static_cast<Acc>(lse);
+    return {shift, static_cast<Acc>(lse - shift)};
+  }
+  LOCKSTEP_DEVICE static LogSum LogSumOf(const LossSums<Acc>& sums) {
+    return {sums.most, std::log(sums.sum)};
+  }
+
+  // Returns whether float64's rounding of lse would be seen in the gradient: exp(z - lse) has as
+  // large a relative error.
+  LOCKSTEP_DEVICE static bool IsLarge(double lse) {
+    return std::abs(lse) > (std::is_same_v<Acc, double> ? 8192. : 1073741824.);
+  }
+
   LOCKSTEP_DEVICE static Acc WeightOf(const LossRows& m, int64_t row) {
     return m.weight == nullptr ? Acc(1) : *In<Acc>(m.weight, row);
   }
@@ -68,32 +100,32 @@ struct LossLoops {
   // Writes the gradient of a row's logits. `to` may be z. `entropy` is read with kEntropy.
   template <bool kEntropy>
   LOCKSTEP_DEVICE static void Gradient(const Machine& machine, const LossRows& m, int64_t label,
-                                       double lse, Acc entropy, const Incoming& incoming,
+                                       const LogSum& lse, Acc entropy, const Incoming& incoming,
                                        const T* z, T* to) {
-    const Acc shift = static_cast<Acc>(lse), rest = static_cast<Acc>(lse - shift);
+    const Acc shift = lse.shift, rest = lse.rest, correction = std::exp(-rest);
     const Acc smoothing = static_cast<Acc>(m.label_smoothing);
     const Acc uniform = incoming.loss * smoothing / static_cast<Acc>(m.size);
     Acc factor = incoming.loss * (1 + 2 * static_cast<Acc>(m.z_loss) * shift) + incoming.lse;
     if constexpr (kEntropy) factor -= incoming.entropy * (entropy - rest);
-    const Acc constant = factor * (1 - rest), slope = -incoming.entropy * (1 - rest);
+    const Acc constant = factor * correction, slope = -incoming.entropy * correction;
     const bool owns = machine.template Owns<T>(label);
     const Acc at_label = owns ? static_cast<Acc>(z[label]) : Acc(0);  // before it is overwritten
     const P shifts(shift), constants(constant), slopes(slope), uniforms(uniform);
     machine.template ForEachPack<T>(m.size, [&](int64_t i, auto amount) {
       const P log_p = P::Load(z + i, amount) - shifts, p = machine.Exp(log_p);
       if constexpr (kEntropy) {
-        (p * (slopes * log_p + constants) - uniforms).Store(to + i, amount);
+        (p * (slopes * machine.Bounded(log_p) + constants) - uniforms).Store(to + i, amount);
       } else {
         (p * constants - uniforms).Store(to + i, amount);
       }
     });
     if (!owns) return;
     const Acc log_p = at_label - shift;
-    const Acc of_p = kEntropy ? slope * log_p + constant : constant;
+    const Acc of_p = kEntropy ? slope * std::max(log_p, Acc(kLeastLogP<Acc>)) + constant : constant;
     to[label] = static_cast<T>(std::exp(log_p) * of_p - incoming.loss * (1 - smoothing) - uniform);
   }
 
-  template <bool kMore>
+  template <Sums kSums>
   LOCKSTEP_DEVICE static void LossOfRow(const Machine& machine, const LossRows& m, int64_t row) {
     const int64_t label = m.target[row];
     T* const gradient = m.gradient == nullptr ? nullptr : Out<T>(m.gradient, row * m.stride);
@@ -108,37 +140,43 @@ struct LossLoops {
     }
     machine.CheckLabel(label, m.size);
     const T* const z = In<T>(m.logits, row * m.stride);
-    const LossSums<Acc> sums = machine.template SumsOf<T, kMore>(z, m.size);
+    const LossSums<Acc> sums = machine.template SumsOf<T, kSums>(z, m.size);
     const Acc log_sum = std::log(sums.sum), weight = WeightOf(m, row);
     const double lse = static_cast<double>(sums.most) + static_cast<double>(log_sum);
     if (machine.template Owns<T>(label)) {
       // The two differences are exact where lse itself is not.
       Acc loss = log_sum + (sums.most - static_cast<Acc>(z[label]));
-      if constexpr (kMore) {
+      if constexpr (kSums != Sums::kOfLoss) {
         if (m.label_smoothing > 0) {
           const Acc smoothing = static_cast<Acc>(m.label_smoothing);
           const Acc mean = sums.total / static_cast<Acc>(m.size);
-          loss = (1 - smoothing) * loss + smoothing * (log_sum + (sums.most - mean));
+          // 0 times the infinite loss of a label at -infinity would be NaN.
+          loss = smoothing < 1 ? (1 - smoothing) * loss : Acc(0);
+          loss += smoothing * (log_sum - mean);
         }
-        if (m.entropy != nullptr) *Out<Acc>(m.entropy, row) = log_sum - sums.weighted / sums.sum;
       }
+      if constexpr (kSums == Sums::kOfEntropy)
+        *Out<Acc>(m.entropy, row) = log_sum - sums.weighted / sums.sum;
       if (m.z_loss > 0) loss += static_cast<Acc>(m.z_loss * lse * lse);
       *Out<Acc>(m.loss, row) = weight * loss;
       m.lse[row] = lse;
     }
     if (gradient != nullptr) {
       const Incoming incoming = {.loss = weight, .lse = 0, .entropy = 0};
-      Gradient<false>(machine, m, label, lse, 0, incoming, z, gradient);
+      const LogSum parts = IsLarge(lse) ? LogSumOf(sums) : LogSumOf(lse);
+      Gradient<false>(machine, m, label, parts, 0, incoming, z, gradient);
     }
   }
 
   LOCKSTEP_DEVICE static void Run(const Machine& machine, const LossRows& m, int64_t begin,
                                   int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      if (m.entropy != nullptr || m.label_smoothing > 0) {
-        LossOfRow<true>(machine, m, row);
+      if (m.entropy != nullptr) {
+        LossOfRow<Sums::kOfEntropy>(machine, m, row);
+      } else if (m.label_smoothing > 0) {
+        LossOfRow<Sums::kOfSmoothedLoss>(machine, m, row);
       } else {
-        LossOfRow<false>(machine, m, row);
+        LossOfRow<Sums::kOfLoss>(machine, m, row);
       }
     }
   }
@@ -157,7 +195,9 @@ struct LossLoops {
         continue;
       }
       const T* const z = In<T>(m.rows.logits, row * m.rows.stride);
-      const double lse = m.rows.lse[row];
+      const LogSum lse = IsLarge(m.rows.lse[row])
+                             ? LogSumOf(machine.template SumsOf<T, Sums::kOfLoss>(z, m.rows.size))
+                             : LogSumOf(m.rows.lse[row]);
       const Incoming incoming = {.loss = At(m.dloss, m.dloss_stride, row) * WeightOf(m.rows, row),
                                  .lse = At(m.dlse, m.dlse_stride, row),
                                  .entropy = At(m.dentropy, m.dentropy_stride, row)};

@@ -21,7 +21,7 @@ __device__ int CountOf(First part) { return static_cast<int>(part.count); }
 // A Machine of loss_loops.h. Threads: Lanes<0> or Block<0>.
 template <typename Threads>
 struct LossThreads : Threads {
-  template <typename T, bool kMore>
+  template <typename T, Sums kSums>
   __device__ LossSums<typename DevicePack<T>::Acc> SumsOf(const T* z, int64_t size) const {
     using P = DevicePack<T>;
     using Acc = typename P::Acc;
@@ -38,25 +38,31 @@ struct LossThreads : Threads {
         if (j >= count) continue;
         const Acc below = pack.v[j] - shift, p = std::exp(below);
         mine.sum += p;
-        if constexpr (kMore) {
-          mine.weighted += p * below;
-          mine.total += pack.v[j];
-        }
+        if constexpr (kSums != Sums::kOfLoss) mine.total += below;
+        if constexpr (kSums == Sums::kOfEntropy)
+          mine.weighted += p * std::max(below, Acc(kLeastLogP<Acc>));
       }
+      if constexpr (kSums != Sums::kOfLoss) mine.count += count;
     });
     const Acc most = this->template Reduced<Larger>(mine.most);
     if (most > mine.most) mine.RaiseTo(most);
     LossSums<Acc> all = {.most = most, .sum = this->template Reduced<Sum>(mine.sum)};
-    if constexpr (kMore) {
+    if constexpr (kSums != Sums::kOfLoss) all.total = this->template Reduced<Sum>(mine.total);
+    if constexpr (kSums == Sums::kOfEntropy)
       all.weighted = this->template Reduced<Sum>(mine.weighted);
-      all.total = this->template Reduced<Sum>(mine.total);
-    }
     return all;
   }
 
   template <typename P>
   __device__ P Exp(const P& x) const {
     return kernels::Exp(x);
+  }
+  template <typename P>
+  __device__ P Bounded(const P& x) const {
+    const typename P::Acc least = kLeastLogP<typename P::Acc>;
+    P result;
+    for (int i = 0; i < P::kSize; ++i) result.v[i] = std::max(x.v[i], least);
+    return result;
   }
   template <typename T>
   __device__ bool Owns(int64_t i) const {

@@ -34,6 +34,7 @@ struct Case {
   int64_t rows, size;
   double smoothing = 0, z_loss = 0;
   bool has_weight = false, has_entropy = false, in_place = false;
+  double shift = 0;  // is added to all logits
 };
 
 // The results of a row in float64, and the gradient of its logits.
@@ -49,16 +50,16 @@ Row Expected(const Case& one, const std::vector<double>& z, int64_t label, doubl
   for (const double x : z) {
     sum += std::exp(x - most);
     weighted += std::exp(x - most) * (x - most);
-    total += x;
+    total += x - most;
   }
   Row row;
   row.lse = most + std::log(sum);
   row.entropy = std::log(sum) - weighted / sum;
-  row.loss =
-      weight * ((1 - one.smoothing) * (row.lse - z[label]) +
-                one.smoothing * (row.lse - total / z.size()) + one.z_loss * row.lse * row.lse);
+  row.loss = weight *
+             ((1 - one.smoothing) * (std::log(sum) + (most - z[label])) +
+              one.smoothing * (std::log(sum) - total / z.size()) + one.z_loss * row.lse * row.lse);
   for (size_t i = 0; i < z.size(); ++i) {
-    const double p = std::exp(z[i] - row.lse), is_label = static_cast<int64_t>(i) == label;
+    const double p = std::exp(z[i] - most) / sum, is_label = static_cast<int64_t>(i) == label;
     row.gradient.push_back(dloss * weight *
                                (p * (1 + 2 * one.z_loss * row.lse) -
                                 (1 - one.smoothing) * is_label - one.smoothing / z.size()) +
@@ -78,6 +79,7 @@ void Check(const Case& one, std::mt19937& random) {
   using Acc = AccOf<T>;
   std::normal_distribution<double> normal;
   const auto number = [&](int64_t) { return 3 * normal(random); };
+  const auto logit = [&](int64_t) { return one.shift + 3 * normal(random); };
   const auto pick = [&](std::vector<int64_t> of) { return of[random() % of.size()]; };
   const int64_t stride = one.size + pick({0, 0, 3, 8}), offset = pick({0, 0, 1, 8});
   Memory<T> z("logits", {.numbers = (one.rows - 1) * stride + one.size, .offset = offset});
@@ -85,7 +87,7 @@ void Check(const Case& one, std::mt19937& random) {
   Memory<Acc> weight("weight", {.numbers = one.rows});
   Memory<Acc> loss("loss", {.numbers = one.rows}), entropy("entropy", {.numbers = one.rows});
   Memory<double> lse("lse", {.numbers = one.rows});
-  z.Fill(number);
+  z.Fill(logit);
   z.ForbidGaps(one.size, stride);
   weight.Fill([&](int64_t) { return 0.5 + std::abs(normal(random)); });
   target.Fill(
@@ -193,11 +195,29 @@ TEST(CrossEntropyOfCuda, AgreesWithFloat64) {
   }
 }
 
+// lse leaves few digits of their differences, or none.
+TEST(CrossEntropyOfCuda, LargeLogitsKeepTheDigitsOfTheirDifferences) {
+  std::mt19937 random(2);
+  for (const double shift : {1e4, -3e6, 1e12, 1e17}) {
+    for (const int64_t size : {40, 3000}) {
+      for (const bool in_place : {false, true}) {
+        SCOPED_TRACE(testing::Message() << shift << ", " << size << ", in place " << in_place);
+        Case one = {.rows = 3, .size = size, .smoothing = 0.1, .in_place = in_place};
+        one.has_entropy = !in_place;
+        one.shift = shift;
+        Check<float>(one, random);
+        Check<double>(one, random);
+      }
+    }
+  }
+}
+
 struct Small {
   Memory<float> z, loss;
   Memory<double> lse;
   Memory<int64_t> target;
   int64_t size;
+  double smoothing = 0, z_loss = 0;
 
   Small(int64_t size, int64_t label)
       : z("logits", {.numbers = size}),
@@ -215,8 +235,8 @@ struct Small {
                                .stride = size,
                                .target = target.input(),
                                .ignore_index = -100,
-                               .label_smoothing = 0,
-                               .z_loss = 0,
+                               .label_smoothing = smoothing,
+                               .z_loss = z_loss,
                                .weight = nullptr,
                                .loss = loss.output(),
                                .lse = lse.output(),
@@ -251,6 +271,20 @@ TEST(CrossEntropyOfCuda, LogitsOfMinusInfinityHaveNoShareAndNanIsNotHidden) {
       } else {
         EXPECT_TRUE(std::isnan(one.loss[0])) << bad;
       }
+    }
+  }
+}
+
+TEST(CrossEntropyOfCuda, ALabelAtMinusInfinityHasAnInfiniteLoss) {
+  for (const int64_t size : {30, 3000}) {
+    for (const double smoothing : {0., 0.1, 1.}) {
+      Small one(size, 5);
+      one.smoothing = smoothing;
+      one.z_loss = 0.1;
+      one.z.Fill([&](int64_t i) { return i == 5 ? -std::numeric_limits<double>::infinity() : 1; });
+      one.Run();
+      ASSERT_THAT(emulator::TakeFaults(), IsEmpty());
+      EXPECT_EQ(one.loss[0], std::numeric_limits<float>::infinity()) << smoothing;
     }
   }
 }

@@ -78,22 +78,30 @@ at::DimVector ScaleShape(const at::Tensor& x, Dim dim) {
   return shape;
 }
 
+at::Tensor ScaleOf(const at::Tensor& amax, double largest) {
+  return (largest / at::clamp_min(amax.to(at::kDouble), kSmallestAmax)).to(at::kFloat);
+}
+
+at::Tensor Rounded(const at::Tensor& x, const at::Tensor& scale, at::ScalarType format) {
+  const double largest = LargestOf(format);
+  return at::clamp(x.to(at::kFloat) * scale, -largest, largest).to(format);
+}
+
 Pair Composed(const at::Tensor& x, at::ScalarType format, Dim dim, bool power_of_2) {
   Check(x, format, dim);
-  const double largest = LargestOf(format);
   at::Tensor amax;
   if (x.numel() == 0) {
     amax = at::full(ScaleShape(x, dim), 0, x.options());
   } else {
     amax = dim.has_value() ? at::amax(at::abs(x), *dim, /*keepdim=*/true) : at::amax(at::abs(x));
   }
-  at::Tensor scale = (largest / at::clamp_min(amax.to(at::kDouble), kSmallestAmax)).to(at::kFloat);
+  at::Tensor scale = ScaleOf(amax, LargestOf(format));
   if (power_of_2) {
     // The exponent's bits alone. The difference is 0, or NaN if the scale is.
     const at::Tensor exponent = at::bitwise_and(scale.view(at::kInt), 0x7f800000).view(at::kFloat);
     scale = exponent + (scale - scale);
   }
-  return {at::clamp(x.to(at::kFloat) * scale, -largest, largest).to(format), scale};
+  return {Rounded(x, scale, format), scale};
 }
 
 Pair OnMeta(const at::Tensor& x, at::ScalarType format, Dim dim, bool /*power_of_2*/) {
@@ -286,7 +294,45 @@ at::Tensor TransposedOnCuda(const at::Tensor& values) {
   return result;
 }
 
+// --- Parts of a tensor whose scale is known
+
+at::Tensor ScaleOfMagnitude(const at::Tensor& amax, at::ScalarType format) {
+  return ScaleOf(amax, LargestOf(format));
+}
+
+void CastPart(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& out) {
+  TORCH_CHECK_VALUE(x.is_contiguous() && out.is_contiguous() && x.sizes() == out.sizes() &&
+                        scale.numel() == 1 && scale.scalar_type() == at::kFloat,
+                    "float8_cast_part: x and out must be contiguous and of one shape, and scale "
+                    "one float32 number, got ",
+                    x.sizes(), ", ", out.sizes(), " and ", scale.sizes());
+  Check(x.view({1, -1}), out.scalar_type(), std::nullopt);
+  if (!x.is_cpu()) {
+    out.copy_(Rounded(x, scale.view({}), out.scalar_type()));
+    return;
+  }
+  const auto* const from = static_cast<const char*>(x.const_data_ptr());
+  auto* const to = static_cast<uint8_t*>(out.mutable_data_ptr());
+  float factor = scale.item<float>();
+  ParallelFor(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    const float8::Matrix part = {.dtype = x.scalar_type(),
+                                 .rows = 1,
+                                 .columns = end - begin,
+                                 .stride = end - begin,
+                                 .x = from + begin * static_cast<int64_t>(x.element_size()),
+                                 .amax = nullptr,
+                                 .scale = &factor,
+                                 .scale_row_stride = 0,
+                                 .scale_column_stride = 0,
+                                 .is_e5m2 = out.scalar_type() == at::kFloat8_e5m2,
+                                 .y = to + begin};
+    float8::ChosenLoops().cast(part, 0, 1);
+  });
+}
+
 TORCH_LIBRARY_FRAGMENT(lockstep, library) {
+  library.def("float8_scale(Tensor amax, ScalarType format) -> Tensor", ScaleOfMagnitude);
+  library.def("float8_cast_part(Tensor x, Tensor scale, Tensor(a!) out) -> ()", CastPart);
   library.def(
       "float8_cast(Tensor x, ScalarType format, int? dim=None, bool power_of_2=False) -> (Tensor "
       "values, Tensor scale)");
@@ -321,6 +367,14 @@ Float8 CastToFloat8(const at::Tensor& x, at::ScalarType format, std::optional<in
       "lockstep::float8_cast");
   auto [values, scale] = op.call(x, format, dim, power_of_2);
   return {values, scale};
+}
+
+at::Tensor Float8Scale(const at::Tensor& amax, at::ScalarType format) {
+  return ScaleOfMagnitude(amax, format);
+}
+
+void CastPartToFloat8(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& out) {
+  CastPart(x, scale, out);
 }
 
 Float8 Transposed(const Float8& matrix) {

@@ -214,6 +214,32 @@ TEST(CastBoth, IsACastByRowsAndATransposedOneByColumns) {
   }
 }
 
+TEST(CastPartToFloat8, PartsAreThoseOfTheWhole) {
+  at::manual_seed(5);
+  for (const at::ScalarType dtype : kDtypes) {
+    for (const double odd : {0.0, 3e4, kInfinity, kNan}) {
+      const at::Tensor x = (at::randn({37, 1111}) * 3).to(dtype);
+      x[20][7] = odd;
+      for (const at::ScalarType format : kFormats) {
+        const Float8 whole = CastToFloat8(x, format, std::nullopt);
+        const at::Tensor scale = Float8Scale(x.abs().max(), format);
+        const at::Tensor parts = at::empty({x.numel()}, at::TensorOptions().dtype(format));
+        const int64_t cut = 18'001;  // within a row
+        const at::Tensor flat = x.view({-1});
+        CastPartToFloat8(flat.narrow(0, 0, cut), scale, parts.narrow(0, 0, cut));
+        CastPartToFloat8(flat.narrow(0, cut, x.numel() - cut), scale,
+                         parts.narrow(0, cut, x.numel() - cut));
+        ExpectEqual({parts.view(x.sizes()), scale}, whole);
+      }
+    }
+  }
+  EXPECT_THAT(MessageOf([] {
+                CastPartToFloat8(at::ones({4}), at::ones({2}),
+                                 at::empty({4}, at::TensorOptions().dtype(at::kFloat8_e5m2)));
+              }),
+              HasSubstr("scale one float32 number"));
+}
+
 TEST(CastToFloat8, GivesShapesOfMetaTensors) {
   const at::Tensor x = at::empty({3, 5}, at::device(at::kMeta).dtype(at::kBFloat16));
   const Float8 cast = CastToFloat8(x, at::kFloat8_e5m2, 0);

@@ -93,6 +93,11 @@ at::Tensor Product(const Float8& a, const Float8& b, at::ScalarType dtype, bool 
 
 constexpr at::ScalarType kOfWeights = at::kFloat8_e4m3fn;
 
+// The number under which a cast is kept.
+int64_t FormOf(Dim dim, bool by_row, bool is_transposed) {
+  return (dim.value_or(2) * 2 + (by_row ? 1 : 0)) * 2 + (is_transposed ? 1 : 0);
+}
+
 // The casts of a weight for forward and for backward. They are kept until the weight changes.
 class WeightCasts {
  public:
@@ -102,7 +107,7 @@ class WeightCasts {
 
   Float8 ForForward() const {
     const Dim dim = recipe_.DimOfRows();
-    return KeptOr(FormOf(dim, /*is_transposed=*/false),
+    return KeptOr(FormOf(dim, recipe_.by_row, /*is_transposed=*/false),
                   [&] { return CastToFloat8(weight_, kOfWeights, dim, recipe_.by_row); });
   }
 
@@ -110,21 +115,19 @@ class WeightCasts {
   Float8 ForBackward() const {
     // One scale for the weight, where its gradient is not of float8.
     const Dim dim = recipe_.has_float8_weight_gradient ? recipe_.DimOfColumns() : Dim();
-    return KeptOr(FormOf(dim, /*is_transposed=*/true), [&] {
+    return KeptOr(FormOf(dim, recipe_.by_row, /*is_transposed=*/true), [&] {
       // With one scale the bytes of forward are those of backward, in another order.
-      const std::optional<Float8> as_is = dim.has_value() ? std::nullopt : Find(FormOf(dim, false));
+      const std::optional<Float8> as_is =
+          dim.has_value() ? std::nullopt : Find(FormOf(dim, recipe_.by_row, false));
       return as_is.has_value() ? Transposed(*as_is)
                                : CastTransposed(weight_, kOfWeights, dim, recipe_.by_row);
     });
   }
 
  private:
-  int64_t FormOf(Dim dim, bool is_transposed) const {
-    return (dim.value_or(2) * 2 + (recipe_.by_row ? 1 : 0)) * 2 + (is_transposed ? 1 : 0);
-  }
   std::optional<Float8> Find(int64_t form) const {
-    if (!keep_) return std::nullopt;
-    const std::optional<base::WeightCopy> copy = base::FindCopy(weight_, form);
+    const std::optional<base::WeightCopy> copy =
+        keep_ ? base::FindCopy(weight_, form) : base::FindGivenCopy(weight_, form);
     return copy.has_value() ? std::optional(Float8{copy->at(0), copy->at(1)}) : std::nullopt;
   }
   template <typename Make>
@@ -260,7 +263,18 @@ at::Tensor Float8LinearOf(const at::Tensor& given, const at::Tensor& weight, con
   return bias.has_value() && bias->defined() ? y + bias->to(y.scalar_type()) : y;
 }
 
+void Give(const at::Tensor& weight, const at::Tensor& values, const at::Tensor& scale) {
+  TORCH_CHECK_VALUE(values.sizes() == weight.sizes() && values.scalar_type() == kOfWeights &&
+                        scale.dim() == 0 && scale.scalar_type() == at::kFloat,
+                    "float8_give: expected ", kOfWeights, " values ", weight.sizes(),
+                    " and a float32 scale [], got ", values.scalar_type(), " ", values.sizes(),
+                    " and ", scale.scalar_type(), " ", scale.sizes());
+  const int64_t form = FormOf(std::nullopt, /*by_row=*/false, /*is_transposed=*/false);
+  base::GiveCopy(weight, form, {values, scale});
+}
+
 TORCH_LIBRARY_FRAGMENT(lockstep, library) {
+  library.def("float8_give(Tensor weight, Tensor values, Tensor scale) -> ()", Give);
   library.def(
       "float8_linear(Tensor x, Tensor weight, Tensor? bias, str recipe, bool keep=False) -> Tensor",
       Float8LinearOf);
@@ -269,6 +283,10 @@ TORCH_LIBRARY_FRAGMENT(lockstep, library) {
 }
 
 }  // namespace
+
+void GiveFloat8(const at::Tensor& weight, const Float8& cast) {
+  Give(weight, cast.values, cast.scale);
+}
 
 at::Tensor Float8Linear(const at::Tensor& x, const at::Tensor& weight,
                         const std::optional<at::Tensor>& bias, std::string_view recipe, bool keep) {

@@ -66,14 +66,25 @@ void FlatUnit::AddToSegments(const std::vector<NamedTensor>& parameters) {
     const at::ScalarType own = tensor.scalar_type();
     const bool casts = at::isFloatingType(own) && options_.param_dtype.has_value();
     const at::ScalarType gathered = casts ? *options_.param_dtype : own;
+    // Alone, a rank has nothing to gather.
+    const bool is_float8 = ranks_ > 1 && options_.float8_weights.count(named.name) > 0;
+    TORCH_CHECK_VALUE(
+        !is_float8 ||
+            (tensor.dim() == 2 && !options_.offload &&
+             (gathered == at::kFloat || gathered == at::kBFloat16 || gathered == at::kHalf)),
+        "fully_shard: \"", named.name,
+        "\" cannot be gathered in float8: it must be a matrix of float32, bfloat16 or "
+        "float16, without offload");
     auto segment = std::find_if(segments_.begin(), segments_.end(), [&](const Segment& one) {
       return one.master_dtype == own && one.gathered_dtype == gathered &&
+             one.is_float8 == is_float8 &&
              parameters_[one.members[0]].tensor.requires_grad() == tensor.requires_grad();
     });
     if (segment == segments_.end()) {
       segment = segments_.emplace(segments_.end());
       segment->master_dtype = own;
       segment->gathered_dtype = gathered;
+      segment->is_float8 = is_float8;
       segment->reduce_dtype = options_.reduce_dtype.value_or(own);
     }
     Parameter& parameter = parameters_.emplace_back();
@@ -114,7 +125,6 @@ void FlatUnit::ShardSegment(Segment& segment) {
   segment.written = c10::VariableVersion(0);
   const int64_t bytes = BytesOf(segment.layout.total, segment.gathered_dtype);
   segment.storage = EmptyStorage(bytes, device_);
-  segment.in_slot = std::exchange(gathered_bytes_, gathered_bytes_ + bytes);
   for (size_t k = 0; k < segment.members.size(); ++k) {
     Parameter& parameter = parameters_[segment.members[k]];
     parameter.offset = segment.layout.offsets[k];
@@ -138,11 +148,21 @@ void FlatUnit::BecomeSharded(Parameter& parameter, const Segment& segment) {
                                      parameter.offset, parameter.tensor.sizes()));
   c10::TensorImpl* const impl = parameter.tensor.unsafeGetTensorImpl();
   impl->set_allow_tensor_metadata_change(true);
-  parameter.stub = EmptyStorage(BytesOf(segment.layout.total, segment.gathered_dtype), device_);
-  parameter.stub.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
-      absl::StrCat("fully_shard: \"", parameter.name,
-                   "\" is sharded now, and its values are not "
-                   "here: call the module that it belongs to, or read it in model:full(fn)"));
+  const auto stub = [&](const char* reason) {
+    c10::Storage storage =
+        EmptyStorage(BytesOf(segment.layout.total, segment.gathered_dtype), device_);
+    storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+        absl::StrCat("fully_shard: \"", parameter.name, "\" ", reason));
+    return storage;
+  };
+  parameter.stub = stub(
+      "is sharded now, and its values are not here: call the module that it belongs to, or read "
+      "it in model:full(fn)");
+  if (segment.is_float8) {
+    parameter.float8_stub = stub(
+        "is gathered in float8 now, for its layer alone: read it in model:full(fn), or shard the "
+        "model without float8_gather");
+  }
   parameter.version = VersionOf(parameter.tensor);
   // Parameters that were views of one tensor share a counter so far.
   impl->set_version_counter(c10::VariableVersion(static_cast<uint32_t>(parameter.version)));
@@ -171,7 +191,36 @@ int64_t FlatUnit::shard_bytes() const {
 
 // --- Gathering -----------------------------------------------------------------------------------
 
-at::Tensor FlatUnit::InputOf(Segment& segment) {
+int64_t FlatUnit::gathered_bytes() const {
+  int64_t bytes = 0;
+  for (const Segment& segment : segments_) bytes += WholeBytes(segment);
+  return bytes;
+}
+
+bool FlatUnit::TravelsInFloat8(const Segment& segment) const {
+  return segment.is_float8 && !gathers_whole_;
+}
+
+at::ScalarType FlatUnit::WireDtype(const Segment& segment) const {
+  return TravelsInFloat8(segment) ? at::kFloat8_e4m3fn : segment.gathered_dtype;
+}
+
+int64_t FlatUnit::SpanBytes(const Segment& segment) const {
+  return BytesOf(segment.layout.span, WireDtype(segment));
+}
+
+int64_t FlatUnit::WholeBytes(const Segment& segment) const {
+  return BytesOf(segment.layout.total, WireDtype(segment));
+}
+
+int64_t FlatUnit::InSlot(const Segment& segment) const {
+  int64_t bytes = 0;
+  for (const Segment* one = segments_.data(); one != &segment; ++one) bytes += WholeBytes(*one);
+  return bytes;
+}
+
+at::Tensor FlatUnit::InputOf(Segment& segment) const {
+  if (TravelsInFloat8(segment)) return Float8InputOf(segment);
   if (segment.copies == nullptr) return segment.master.to(segment.gathered_dtype);
   return segment.copies->StartUpload(segment.master, segment.gathered_dtype);
 }
@@ -199,8 +248,7 @@ void FlatUnit::StartGatherOf(Segment& segment, const at::Tensor& slot) {
   const NoAutogradGuard quiet;
   segment.input = InputOf(segment);
   if (ranks_ == 1) return;
-  at::Tensor output =
-      slot.narrow(0, segment.in_slot, BytesOf(segment.layout.total, segment.gathered_dtype));
+  at::Tensor output = slot.narrow(0, InSlot(segment), WholeBytes(segment));
   at::Tensor input = base::ElementBytes(segment.input);
   // Behind the upload, and beside what the current stream computes.
   const c10::OptionalStreamGuard behind(
@@ -210,7 +258,7 @@ void FlatUnit::StartGatherOf(Segment& segment, const at::Tensor& slot) {
 
 void FlatUnit::StartGather() {
   TORCH_INTERNAL_ASSERT(state_ == State::kSharded);
-  if (ranks_ > 1) slot_ = pool_->Acquire(gathered_bytes_);
+  if (ranks_ > 1) slot_ = pool_->Acquire(gathered_bytes());
   for (Segment& segment : segments_) StartGatherOf(segment, slot_);
   state_ = State::kInFlight;
 }
@@ -221,7 +269,7 @@ void FlatUnit::FinishGather() {
   for (Segment& segment : segments_) {
     WaitForGather(segment);
     void* const data = ranks_ == 1 ? segment.input.data_ptr()
-                                   : static_cast<char*>(slot_.data_ptr()) + segment.in_slot;
+                                   : static_cast<char*>(slot_.data_ptr()) + InSlot(segment);
     // The masters are aliased, and a cast copy is kept as long as it is used.
     if (ranks_ > 1) segment.input.reset();
     segment.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(data, device_));
@@ -232,10 +280,12 @@ void FlatUnit::FinishGather() {
     for (const size_t i : segment.members) {
       Parameter& parameter = parameters_[i];
       parameter.version += changed ? 1 : 0;
-      parameter.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(segment.storage);
+      parameter.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(
+          TravelsInFloat8(segment) ? parameter.float8_stub : segment.storage);
       SetVersion(parameter.tensor, parameter.version);
       FollowFreezing(parameter);
     }
+    if (TravelsInFloat8(segment)) GiveFloat8(segment);
   }
   state_ = State::kGathered;
 }
@@ -263,6 +313,9 @@ void FlatUnit::Reshard() {
     WaitForGather(segment);
     // A cast of a whole weight would outlive it here.
     base::ForgetCopiesOf(segment.storage);
+    for (const size_t i : segment.members) {
+      if (segment.is_float8) base::ForgetCopiesOf(parameters_[i].float8_stub);
+    }
     segment.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, device_));
     segment.input.reset();
     if (state_ != State::kGathered) continue;
@@ -278,7 +331,7 @@ void FlatUnit::Reshard() {
 
 void FlatUnit::JoinGather() {
   at::Tensor slot;
-  if (ranks_ > 1) slot = pool_->Acquire(gathered_bytes_);
+  if (ranks_ > 1) slot = pool_->Acquire(gathered_bytes());
   for (Segment& segment : segments_) {
     const c10::intrusive_ptr<c10d::Work> earlier = std::exchange(segment.work, nullptr);
     const at::Tensor input = segment.input;

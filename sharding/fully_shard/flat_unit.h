@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,12 @@ struct UnitOptions {
   // CPU.
   std::shared_ptr<base::CopyEngine> engine;
   bool has_values = true;  // false: the parameters are not read, and masters are zero until Load
+  // Names of parameters that are gathered in float8 (e4m3, one scale for each), a byte for a
+  // number. Gathered, they have values for layers of lockstep::float8_linear alone, whose recipe is
+  // "tensorwise"; the program needs //kernels:torch. Results have the bits of a cast of the
+  // gathered weight. They must be matrices of float32, bfloat16 or float16 as gathered, without
+  // offload.
+  std::set<std::string> float8_weights = {};
 };
 
 // The process groups of a sharded model. Null pointers where a group has one rank.
@@ -68,13 +75,16 @@ class FlatUnit {
   // This rank's piece of a parameter: 1-D, a leaf, perhaps empty. Shares memory with the masters.
   const at::Tensor& shard(size_t i) const { return parameters_[i].shard; }
   const std::string& parameter_name(size_t i) const { return parameters_[i].name; }
-  int64_t gathered_bytes() const { return gathered_bytes_; }
+  int64_t gathered_bytes() const;  // as it is gathered now
   int64_t gradient_bytes() const;  // of the largest buffer of its gradients
   int64_t shard_bytes() const;
 
   // --- Gathering ---
   bool is_gathered() const { return state_ == State::kGathered; }
   bool is_in_flight() const { return state_ == State::kInFlight; }
+  // Makes gatherings from here on take all values as they are, float8 weights too, or not any more.
+  // Call it while the unit is sharded.
+  void set_gathers_whole(bool whole) { gathers_whole_ = whole; }
   void StartGather();   // Collective over the group. Returns before the values are there.
   void FinishGather();  // Waits for them; the parameters are usable from here on.
   void Reshard();       // Gives the buffer back. Waits first where the gathering is under way.
@@ -89,6 +99,15 @@ class FlatUnit {
   // Throws c10::Error that names a parameter which was written while gathered, once for a change.
   // WriteBack has taken what it found.
   void CheckUnchanged();
+
+  // --- Float8 ---
+  // The scale of a float8 weight is that of its largest magnitude on all ranks. Ranks reduce the
+  // magnitudes of all units at once, when the masters may have changed.
+  size_t num_float8() const;
+  // Returns the largest magnitude of this rank's part of each float8 weight: int32, the bits of the
+  // float32 number. Their order is that of the numbers, with NaN as the largest.
+  at::Tensor Magnitudes() const;
+  void TakeMagnitudes(const at::Tensor& largest);
 
   // --- Gradients ---
   // Moves the parameter's gradient into the unit's flat gradient, which it is added to.
@@ -138,7 +157,8 @@ class FlatUnit {
     std::string name;
     at::Tensor tensor;
     at::Tensor shard;
-    c10::Storage stub;  // says that the parameter is sharded
+    c10::Storage stub;         // says that the parameter is sharded
+    c10::Storage float8_stub;  // says that its values are gathered in float8
     size_t segment = 0;
     int64_t offset = 0;         // in the segment
     Piece piece;                // of this rank
@@ -154,12 +174,13 @@ class FlatUnit {
     std::vector<size_t> members;
     FlatLayout layout;
     at::ScalarType master_dtype, gathered_dtype, reduce_dtype;
+    bool is_float8 = false;
+    at::Tensor scales;                   // float32 [members]
     at::Tensor master;                   // [span]
     std::unique_ptr<HostCopies> copies;  // null: the masters are on the device
     c10::VariableVersion written;        // counts writes to the shards
     int64_t gathered_version = -1;
     c10::Storage storage;  // of the parameters while they are gathered
-    int64_t in_slot = 0;   // its first byte in the unit's buffer
     at::Tensor input;      // keeps what travels
     c10::intrusive_ptr<c10d::Work> work;
     at::Tensor gradient;       // [total] in reduce_dtype
@@ -173,7 +194,15 @@ class FlatUnit {
   void ShardSegment(Segment& segment);
   void BecomeSharded(Parameter& parameter, const Segment& segment);
   void StartGatherOf(Segment& segment, const at::Tensor& slot);
-  static at::Tensor InputOf(Segment& segment);
+  // As the segment is gathered now.
+  bool TravelsInFloat8(const Segment& segment) const;
+  at::ScalarType WireDtype(const Segment& segment) const;
+  int64_t SpanBytes(const Segment& segment) const;   // of one rank
+  int64_t WholeBytes(const Segment& segment) const;  // of all ranks
+  int64_t InSlot(const Segment& segment) const;      // its first byte in the unit's buffer
+  at::Tensor InputOf(Segment& segment) const;
+  at::Tensor Float8InputOf(const Segment& segment) const;
+  void GiveFloat8(const Segment& segment);
   static void WaitForGather(Segment& segment);
   void Hide(Parameter& parameter);
   void NoteChange(Parameter& parameter);
@@ -196,7 +225,7 @@ class FlatUnit {
   int world_ = 1;  // of the model
   c10::Device device_ = c10::kCPU;
   State state_ = State::kSharded;
-  int64_t gathered_bytes_ = 0;
+  bool gathers_whole_ = false;
   at::Tensor slot_;      // the buffer; undefined where the masters serve
   std::string changed_;  // the parameter that CheckUnchanged is to name
   std::vector<Parameter> parameters_;

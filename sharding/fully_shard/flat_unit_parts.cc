@@ -21,8 +21,7 @@ absl::Span<char> SpanOf(const at::Tensor& dense, int64_t offset, int64_t bytes) 
 
 int64_t FlatUnit::gather_part_bytes() const {
   int64_t bytes = 0;
-  for (const Segment& segment : segments_)
-    bytes += BytesOf(segment.layout.span, segment.gathered_dtype);
+  for (const Segment& segment : segments_) bytes += SpanBytes(segment);
   return bytes;
 }
 
@@ -37,18 +36,18 @@ int64_t FlatUnit::reduce_part_bytes() const {
 Collective::Parts FlatUnit::PrepareGather() {
   TORCH_INTERNAL_ASSERT(state_ == State::kSharded && ranks_ > 1);
   const NoAutogradGuard quiet;
-  slot_ = pool_->Acquire(gathered_bytes_);
+  slot_ = pool_->Acquire(gathered_bytes());
   const auto ranks = static_cast<size_t>(ranks_);
   Collective::Parts parts{std::vector<std::vector<absl::Span<const char>>>(ranks),
                           std::vector<std::vector<absl::Span<char>>>(ranks)};
   for (Segment& segment : segments_) {
     segment.input = InputOf(segment);
-    const int64_t bytes = BytesOf(segment.layout.span, segment.gathered_dtype);
+    const int64_t bytes = SpanBytes(segment);
     for (int rank = 0; rank < ranks_; ++rank) {
       if (rank == rank_) continue;
       parts.to[static_cast<size_t>(rank)].push_back(SpanOf(segment.input, 0, bytes));
       parts.from[static_cast<size_t>(rank)].push_back(
-          SpanOf(slot_, segment.in_slot + rank * bytes, bytes));
+          SpanOf(slot_, InSlot(segment) + rank * bytes, bytes));
     }
   }
   return parts;
@@ -56,8 +55,8 @@ Collective::Parts FlatUnit::PrepareGather() {
 
 void FlatUnit::TakeGather() {
   for (Segment& segment : segments_) {
-    const int64_t bytes = BytesOf(segment.layout.span, segment.gathered_dtype);
-    const auto own = SpanOf(slot_, segment.in_slot + rank_ * bytes, bytes);
+    const int64_t bytes = SpanBytes(segment);
+    const auto own = SpanOf(slot_, InSlot(segment) + rank_ * bytes, bytes);
     std::memcpy(own.data(), segment.input.const_data_ptr(), own.size());
   }
   state_ = State::kInFlight;

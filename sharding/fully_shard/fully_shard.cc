@@ -36,6 +36,7 @@ std::string Describe(const std::vector<UnitParameters>& units,
       "\nbytes that travel with comparisons: ", options.exchange_bytes,
       "\ndeterministic: ", options.unit.deterministic, "\noffload: ", options.unit.offload,
       "\nhas values: ", options.unit.has_values,
+      "\ngathered in float8: ", absl::StrJoin(options.unit.float8_weights, ", "),
       "\nranks that share one copy: ", groups.gather == nullptr ? 1 : groups.gather->getSize(),
       "\n");
   for (const UnitParameters& unit : units) {

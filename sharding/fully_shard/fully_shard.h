@@ -76,6 +76,9 @@ struct FullyShardOptions {
 struct FullyShardStats {
   int64_t gathers = 0, reductions = 0, joined = 0, prefetched = 0;
   int64_t exchanged = 0;           // gathers and reductions that travelled with their comparison
+  int64_t gather_bytes = 0;        // that each rank sent to each other one in the gathers
+  int64_t scale_reductions = 0;    // collectives that found the scales of all float8 weights
+  int64_t float8_weights = 0;      // parameters that are gathered in float8
   int64_t shard_bytes = 0;         // this rank's masters
   int64_t largest_unit_bytes = 0;  // of the units beside the root, gathered
   int64_t root_bytes = 0;          // gathered

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
+#include "ATen/ops/cat.h"
 #include "absl/status/statusor.h"
 #include "c10/util/Exception.h"
 #include "torch/csrc/autograd/engine.h"
@@ -121,6 +122,7 @@ Steps::Steps(const std::vector<UnitParameters>& units, const ShardGroups& groups
     made.flat = std::make_unique<FlatUnit>(unit.name, unit.parameters, groups_, options_.unit,
                                            units_.size() == 1 ? &root_pool_ : &pool_);
     stats_.shard_bytes += made.flat->shard_bytes();
+    stats_.float8_weights += static_cast<int64_t>(made.flat->num_float8());
     if (units_.size() == 1) continue;
     largest = std::max(largest, made.flat->gathered_bytes());
     largest_gradient = std::max(largest_gradient, made.flat->gradient_bytes());
@@ -133,6 +135,7 @@ Steps::Steps(const std::vector<UnitParameters>& units, const ShardGroups& groups
     sizes.push_back(largest_gradient);
   std::sort(sizes.begin(), sizes.end());
   pool_.set_sizes(std::move(sizes));
+  has_float8_ = stats_.float8_weights > 0;
   forward_ = NewPass();
   if (control_ == nullptr) return;
   turns_.emplace(control_.get(), std::move(names), options_.joins);
@@ -213,8 +216,12 @@ bool Steps::GoesWithComparison(Action action, const FlatUnit& flat) const {
 void Steps::Perform(const Turn& turn, bool has_come, const std::string& any) {
   const auto u = static_cast<size_t>(turn.unit);
   FlatUnit& flat = unit(u);
-  if (turn.action == Action::kGather) {
+  if (turn.action == Action::kScales) {
+    ++stats_.scale_reductions;
+    ReduceMagnitudes();
+  } else if (turn.action == Action::kGather) {
     ++stats_.gathers;
+    stats_.gather_bytes += flat.gather_part_bytes();
     has_come ? flat.TakeGather() : flat.StartGather();
   } else if (turn.action == Action::kReduce) {
     ++stats_.reductions;
@@ -228,6 +235,7 @@ void Steps::Perform(const Turn& turn, bool has_come, const std::string& any) {
 
 void Steps::Join(const Turn& turn) {
   FlatUnit& flat = unit(static_cast<size_t>(turn.unit));
+  if (turn.action == Action::kScales) ReduceMagnitudes();
   if (turn.action == Action::kGather) flat.JoinGather();
   if (turn.action == Action::kReduce) {
     FinishReduction();
@@ -237,10 +245,35 @@ void Steps::Join(const Turn& turn) {
   }
 }
 
+// One collective for all float8 weights of the model.
+void Steps::ReduceMagnitudes() {
+  knows_scales_ = true;
+  std::vector<at::Tensor> all;
+  std::vector<int64_t> counts;
+  for (const Unit& unit : units_) {
+    counts.push_back(static_cast<int64_t>(unit.flat->num_float8()));
+    if (counts.back() > 0) all.push_back(unit.flat->Magnitudes());
+  }
+  std::vector<at::Tensor> largest = {at::cat(all)};
+  c10d::AllreduceOptions reduction;
+  reduction.reduceOp = c10d::ReduceOp::MAX;
+  groups_.gather->allreduce(largest, reduction)->wait();
+  const std::vector<at::Tensor> parts = largest[0].split_with_sizes(counts);
+  for (size_t u = 0; u < units_.size(); ++u) {
+    if (counts[u] > 0) unit(u).TakeMagnitudes(parts[u]);
+  }
+}
+
+// Each pass finds the scales, whatever has changed: so the ranks need not compare that.
+void Steps::Gather(size_t u) {
+  if (has_float8_ && !knows_scales_) Do(Action::kScales, 0);
+  Do(Action::kGather, u);
+}
+
 void Steps::Obtain(size_t u) {
   FlatUnit& flat = unit(u);
   if (flat.is_gathered() || flat.num_parameters() == 0) return;
-  if (!flat.is_in_flight()) Do(Action::kGather, u);
+  if (!flat.is_in_flight()) Gather(u);
   flat.FinishGather();
 }
 
@@ -248,7 +281,7 @@ void Steps::Prefetch(const std::vector<size_t>& candidates) {
   for (const size_t u : candidates) {
     FlatUnit& flat = unit(u);
     if (flat.is_gathered() || flat.is_in_flight() || flat.num_parameters() == 0) continue;
-    Do(Action::kGather, u);
+    Gather(u);
     ++stats_.prefetched;
   }
 }
@@ -321,6 +354,7 @@ void Steps::BeginForward(size_t u, const std::vector<at::Tensor>& inputs) {
       ReshardUnused();
       CheckUnchanged();
       for (const Unit& other : units_) other.flat->MastersMayHaveChanged();
+      knows_scales_ = false;
     }
     if (u == 0 && !recomputes) {
       ++pass_;

@@ -74,7 +74,9 @@ class Steps : public std::enable_shared_from_this<Steps> {
   bool GoesWithComparison(Action action, const FlatUnit& flat) const;
   void Perform(const Turn& turn, bool has_come, const std::string& any);
   void Join(const Turn& turn);
+  void ReduceMagnitudes();
   std::string HaveGradients(const Turn& turn, bool is_unanimous);
+  void Gather(size_t unit);
   void Obtain(size_t unit);
   void Prefetch(const std::vector<size_t>& candidates);
   void PrefetchForForward(size_t unit);
@@ -103,7 +105,9 @@ class Steps : public std::enable_shared_from_this<Steps> {
   size_t cursor_ = 0;               // in last_order_, forward
   size_t back_cursor_ = 0;          // in backward_->order, backward
   int full_depth_ = 0;
-  bool exchanges_ = false;  // small collectives travel with their comparison
+  bool has_float8_ = false;    // weights that are gathered in float8
+  bool knows_scales_ = false;  // of these weights; the masters may have changed otherwise
+  bool exchanges_ = false;     // small collectives travel with their comparison
   bool backward_entered_ = false;
   bool must_recover_ = false;                 // the last backward was abandoned
   std::vector<std::shared_ptr<Call>> begun_;  // in this backward

@@ -166,6 +166,7 @@ std::string Turns::Describe(const Turn& turn) const {
   const std::string unit = name.empty() ? "the root" : absl::StrCat("\"", name, "\"");
   const char* phase = kPhases[static_cast<size_t>(turn.phase)];
   switch (turn.action) {
+    case Action::kScales: return "finds the scales of float8 weights";
     case Action::kGather: return absl::StrCat("gathers ", unit, " for ", phase);
     case Action::kReduce: return absl::StrCat("reduces the gradients of ", unit, " in ", phase);
     case Action::kFinish: return absl::StrCat("ends ", phase);

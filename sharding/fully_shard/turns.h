@@ -39,7 +39,7 @@ namespace lockstep::sharding {
 
 // In the order in which ranks that join do them.
 enum class Phase : int16_t { kForward, kBackward, kUpdate };
-enum class Action : int16_t { kGather, kReduce, kFinish, kNorm, kExport };
+enum class Action : int16_t { kScales, kGather, kReduce, kFinish, kNorm, kExport };
 
 struct Turn {
   int64_t pass = 0;  // forward passes of the whole model so far

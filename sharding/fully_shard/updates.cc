@@ -67,6 +67,7 @@ void Steps::BeginFull() {
     unit.is_idle = false;
     unit.flat->Reshard();
     unit.flat->MastersMayHaveChanged();
+    unit.flat->set_gathers_whole(true);
   }
   for (size_t u = 0; u < units_.size(); ++u) {
     if (unit(u).num_parameters() == 0) continue;
@@ -79,10 +80,13 @@ void Steps::BeginFull() {
 void Steps::EndFull() {
   if (--full_depth_ > 0) return;
   for (Unit& unit : units_) {
-    if (!unit.flat->is_gathered()) continue;
-    unit.flat->WriteBack();
-    unit.flat->Reshard();
+    if (unit.flat->is_gathered()) {
+      unit.flat->WriteBack();
+      unit.flat->Reshard();
+    }
+    unit.flat->set_gathers_whole(false);
   }
+  knows_scales_ = false;
   LeaveMasters();
   root_pool_.Trim();
   pool_.Trim();

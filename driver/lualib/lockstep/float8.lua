@@ -9,7 +9,7 @@
 
 local adapters = require "lockstep.lora.adapters"
 local core = require "lockstep.core"
-local experts = require "lockstep.lora.experts"
+local lora_experts = require "lockstep.lora.experts"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
@@ -29,6 +29,7 @@ for _, recipe in ipairs { "tensorwise", "rowwise", "rowwise_with_gw_hp" } do
   classes[recipe] = {}
   for _, keep in ipairs { true, false } do
     local class = nn.Linear:subclass "Float8Linear"
+    class.float8_recipe = recipe
     function class:forward(x) return torch.ops.lockstep.float8_linear(x, self.weight, self.bias, recipe, keep) end
     classes[recipe][keep] = class
   end
@@ -46,25 +47,53 @@ local function net_of(model)
 end
 
 local function check_net(net)
-  splits.refuse_module(CALLER, net, "float8 products of split layers are not supported")
-  if #adapters.adapted(net) + #experts.adapted(net) > 0 then
+  if #adapters.adapted(net) + #lora_experts.adapted(net) > 0 then
     fail("the model has adapters; call this before lora.apply")
   end
   for name, module in net:named_modules() do
-    check(module.class_name ~= "Float8Linear", '"%s" is a float8 layer already; call this once', name)
+    -- Each expert is whole on its rank.
+    for _, value in pairs(module.holds_experts and {} or nn.fields(module)) do
+      splits.refuse(CALLER, value, "float8 products of split layers are not supported")
+    end
+    check(not module.float8_recipe, '"%s" is a float8 layer already; call this once', name)
+  end
+end
+
+--- Returns why a weight cannot be multiplied in float8, or nil.
+local function obstacle_of_weight(weight)
+  if weight.dtype == torch.float64 then return "its weight is float64" end
+  local outputs, inputs = weight:size(-2), weight:size(-1)
+  if outputs % 16 ~= 0 or inputs % 16 ~= 0 then
+    return ("its weight is {%d, %d}, and not both are multiples of 16"):format(outputs, inputs)
   end
 end
 
 --- Returns why a layer cannot be converted, or nil.
 local function obstacle(layer)
-  local class, weight = getmetatable(layer), layer.weight
+  local class = getmetatable(layer)
   if class ~= nn.Linear then return "its class is " .. class.class_name .. ", not Linear" end
   if nn.fields(layer).forward then return "it has a forward of its own" end
-  if weight.dtype == torch.float64 then return "its weight is float64" end
-  local outputs, inputs = weight:size(0), weight:size(1)
-  if outputs % 16 ~= 0 or inputs % 16 ~= 0 then
-    return ("its weight is {%d, %d}, and not both are multiples of 16"):format(outputs, inputs)
+  return obstacle_of_weight(layer.weight)
+end
+
+--- Sorts the modules that hold experts into those to convert and those that stay.
+local function choose_experts(net)
+  local chosen, left, seen = {}, {}, {}
+  for name, module in net:named_modules() do
+    if module.holds_experts and not seen[module] then
+      seen[module] = true
+      local reason
+      for _, p in module:named_parameters() do
+        if p:dim() == 3 then reason = reason or obstacle_of_weight(p) end
+      end
+      if reason then left[#left + 1] = { name = name, reason = reason } else chosen[#chosen + 1] = module end
+    end
   end
+  if #chosen == 0 then
+    fail("experts = true, but the model has no experts that can be converted%s",
+      left[1] and ('; "%s", for example: %s'):format(left[1].name, left[1].reason) or "")
+  end
+  return chosen, left
 end
 
 --- Returns why a layer is left out where the caller gives no filter, or nil.
@@ -85,6 +114,8 @@ end
 ---or for each row, which is more exact; or that, with the gradient of the weight in the input's dtype
 ---@field filter nil|fun(name: string, layer: nn.Linear): boolean whether to convert a layer; default: all but the head
 ---("lm_head" or "output") and the routers of experts
+---@field experts boolean? whether experts of mixtures multiply in float8, too; default: false. Each expert's weight has
+---scales of its own, and so have its rows. Their casts are not kept. Routers stay as they are
 ---@field keep_casts boolean? whether a weight is cast once until it changes, which takes up to 2 bytes for each of its
 ---numbers; default: true. Results have the same bits
 
@@ -101,10 +132,11 @@ end
 --- Source: arXiv 2209.05433; the recipes are those of torchao 0.18.
 ---@param model any a module, or what sharding.fully_shard returned
 ---@param opts float8.Options?
----@return integer count layers that were converted
----@return float8.Left[] left the linear layers that were not, in the model's order
+---@return integer count layers that were converted, and modules of experts
+---@return float8.Left[] left the linear layers that were not, in the model's order; then modules of experts
 function M.apply(model, opts)
-  local o = options.read(CALLER, opts, { recipe = "tensorwise", filter = options.optional, keep_casts = true })
+  local o = options.read(CALLER, opts, { recipe = "tensorwise", filter = options.optional, keep_casts = true,
+    experts = false })
   local of_recipe = classes[o.recipe]
   local names = table.concat(plain.keys(classes), ", ")
   if not of_recipe then fail('recipe must be one of %s, not "%s"', names, o.recipe) end
@@ -134,12 +166,18 @@ function M.apply(model, opts)
       end
     end
   end
-  if #chosen == 0 then
+  local experts_chosen, experts_left = {}, {}
+  if o.experts then experts_chosen, experts_left = choose_experts(net) end
+  if #chosen + #experts_chosen == 0 then
     local first = left[1] and ('; "%s", for example: %s'):format(left[1].name, left[1].reason) or ""
     fail("none of the model's %d linear layers can be converted%s", #left, first)
   end
   for _, layer in ipairs(chosen) do setmetatable(layer, of_recipe[o.keep_casts]) end
-  return #chosen, left
+  for _, module in ipairs(experts_chosen) do module.float8_recipe = o.recipe end
+  for _, one in ipairs(experts_left) do left[#left + 1] = one end
+  -- Weights of these layers travel in another form from here on.
+  if fully_shard.is_one(model) and fully_shard.gathers_float8(model) then fully_shard.rebuild(model, function() end) end
+  return #chosen + #experts_chosen, left
 end
 
 --- Returns the bytes of all casts of weights that are kept now.

@@ -43,6 +43,8 @@ local torch = {}
 ---@field rms_norm fun(x: torch.Tensor, weight: torch.Tensor, eps: number): torch.Tensor
 ---@field add_rms_norm fun(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: number): ...
 ---@field linear fun(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor?): torch.Tensor
+---@field linears fun(x: torch.Tensor, weights: torch.Tensor[], biases: torch.Tensor[]): torch.Tensor[]
+---@field rms_norm_and_input fun(x: torch.Tensor, weight: torch.Tensor, eps: number): torch.Tensor, torch.Tensor
 ---@field swiglu fun(gate: torch.Tensor, up: torch.Tensor): torch.Tensor
 ---@field rotate fun(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor): torch.Tensor
 ---@field turns_of fun(angles: torch.Tensor, factor: number, dtype: torch.dtype): torch.Tensor, torch.Tensor

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -77,6 +78,12 @@ sharding::FullyShardOptions ReadOptions(lua_State* state, const OptionTable& tab
   options.unit.deterministic = table.Boolean("deterministic", false);
   options.unit.offload = table.String("offload", "") == "host";
   options.unit.has_values = table.Boolean("has_values", true);
+  if (table.Push("float8_weights")) {
+    for (std::string& name :
+         ReadStrings(state, lua_gettop(state), "fully_shard: float8_weights", "a parameter's name"))
+      options.unit.float8_weights.insert(std::move(name));
+    lua_pop(state, 1);
+  }
   if (options.prefetch < 0) {
     throw Error(
         absl::StrCat("sharding.fully_shard: prefetch must be at least 0, not ", options.prefetch));
@@ -122,11 +129,13 @@ sharding::ShardGroups MakeGroups(const driver::Context& context, const std::vect
 
 // fully_shard(units: sharding.Unit[], buffers: table[], options: table<string, any>) -> FullyShard
 // buffers: {{name, tensor}, ...}; options: as sharding.fully_shard takes them; has_values = false:
-// masters begin as zeros, and the parameters are not read. Collective.
+// masters begin as zeros, and the parameters are not read. float8_weights: names of parameters that
+// travel in float8, in place of float8_gather. Collective.
 int NewFullyShard(lua_State* state) {
-  const OptionTable table(state, 3, "sharding.fully_shard",
-                          NamesOf(kOptions, {"param_dtype", "reduce_dtype", "group", "replicas",
-                                             "skipped", "offload", "deterministic", "has_values"}));
+  const OptionTable table(
+      state, 3, "sharding.fully_shard",
+      NamesOf(kOptions, {"param_dtype", "reduce_dtype", "group", "replicas", "skipped", "offload",
+                         "deterministic", "has_values", "float8_weights"}));
   const sharding::FullyShardOptions options = ReadOptions(state, table);
   const Group group = ReadGroup(state, table);
   const driver::Context& context = GetContext(state);
@@ -281,6 +290,9 @@ int Stats(lua_State* state) {
   SetInteger(state, "joined", stats.joined);
   SetInteger(state, "prefetched", stats.prefetched);
   SetInteger(state, "exchanged", stats.exchanged);
+  SetInteger(state, "gather_bytes", stats.gather_bytes);
+  SetInteger(state, "scale_reductions", stats.scale_reductions);
+  SetInteger(state, "float8_weights", stats.float8_weights);
   SetInteger(state, "shard_bytes", stats.shard_bytes);
   SetInteger(state, "largest_unit_bytes", stats.largest_unit_bytes);
   SetInteger(state, "root_bytes", stats.root_bytes);

@@ -118,6 +118,38 @@ t.test("AModelThatIsReadInPartsLearns", function()
   t.truthy(last < first, ("%g, then %g"):format(first, last))
 end)
 
+t.test("ExpertsOfSeveralRanksComputeWhatThoseOfOneRankCompute", function()
+  local function alone(rank)
+    local model = tiny.model(tiny.MIXTURE)
+    float8.apply(model, { recipe = "rowwise", experts = true })
+    return model, tiny.step(model, tiny.batch(1, rank))
+  end
+  local sum = {}
+  for rank = 0, world - 1 do
+    local _, _, gradients = alone(rank)
+    for name, gradient in pairs(gradients) do sum[name] = sum[name] and sum[name] + gradient or gradient end
+  end
+  local _, loss = alone(dist.rank())
+  for _, shards in ipairs { {}, { float8_gather = true }, false } do
+    for _, is_before in ipairs { true, false } do
+      local net = tiny.model(tiny.MIXTURE)
+      if is_before then float8.apply(net, { recipe = "rowwise", experts = true }) end
+      local model = sharding.parallelize(net, sharding.grid { ep = 2 }, { fully_shard = shards })
+      if not is_before then float8.apply(model, { recipe = "rowwise", experts = true }) end
+      -- A row's scale is its own, whichever rank computes it.
+      local actual, gradients = tiny.step(model, tiny.batch(1, dist.rank()))
+      t.near(actual, loss, 1e-5 * loss)
+      -- Rows of all ranks share the scale of a column of a weight's gradient.
+      for name, gradient in pairs(not shards and gradients or {}) do
+        local expected = sum[name] / world
+        if name:find "experts" then expected = expected:chunk(world)[dist.rank() + 1] end
+        local difference = ((gradient - expected:reshape(-1)):norm() / expected:norm()):item()
+        t.truthy(difference < 0.05, ("%s: %g"):format(name, difference))
+      end
+    end
+  end
+end)
+
 t.test("SplitLayersAreRefused", function()
   local split = tiny.model { num_key_value_heads = 2 }
   sharding.tensor_parallel(split)

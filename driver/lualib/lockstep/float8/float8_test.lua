@@ -142,6 +142,8 @@ t.test("BadArgumentsAreErrors", function()
   local model = tiny.model()
   t.raises('float8.apply: unknown option "recipes"; did you mean "recipe"', float8.apply, model, { recipes = "x" })
   t.raises('did you mean "filter"', float8.apply, model, { module_filter_fn = print })
+  t.raises("sharding.fully_shard(net, { float8_gather = true }) gathers weights in float8", float8.apply, model,
+    { enable_fsdp_float8_all_gather = true })
   t.raises('recipe must be one of rowwise, rowwise_with_gw_hp, tensorwise, not "blockwise"', float8.apply, model,
     { recipe = "blockwise" })
   t.raises("filter must be a function, not a string", float8.apply, model, { filter = "mlp" })

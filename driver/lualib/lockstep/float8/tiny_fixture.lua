@@ -6,6 +6,10 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
+--- Keys of config.json of a mixture of experts.
+M.MIXTURE = { architectures = { "Qwen3MoeForCausalLM" }, model_type = "qwen3_moe", num_experts = 4,
+  num_experts_per_tok = 2, moe_intermediate_size = 16, norm_topk_prob = true }
+
 --- A model of Qwen3's shape, with the same numbers in each call.
 ---@param changes table? other keys of config.json
 ---@param dtype torch.dtype?
@@ -31,6 +35,15 @@ end
 function M.loss(model, batch)
   local sum, count = model(batch, "loss")
   return sum / count
+end
+
+--- Returns the loss of one batch, and the gradients.
+function M.step(model, batch)
+  local loss = M.loss(model, batch)
+  loss:backward()
+  local gradients = {}
+  for name, p in model:named_parameters() do gradients[name] = p.grad end
+  return loss:item(), gradients
 end
 
 --- Trains, and returns the mean loss of the first and of the last 3 steps.

@@ -45,6 +45,9 @@ local REMARKS = {
     pin_memory = "with device = dist.device() samples are copied to the GPU ahead",
     sampler = "the loader shares samples out over the ranks itself",
   },
+  ["float8.apply"] = {
+    enable_fsdp_float8_all_gather = "sharding.fully_shard(net, { float8_gather = true }) gathers weights in float8",
+  },
   ["models.generate"] = {
     do_sample = "temperature = 0 takes the most probable token, and a temperature above 0 samples",
     pad_token_id = "prompts of different lengths need no padding",

@@ -12,6 +12,7 @@ local checkpoint = require "lockstep.checkpoint"
 local config = require "lockstep.models.config"
 local generation = require "lockstep.models.generation"
 local nn = require "lockstep.nn"
+local one_input = require "lockstep.nn.one_input"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local reading = require "lockstep.models.reading"
@@ -58,11 +59,9 @@ end
 ---@return torch.Tensor k [T, kv_heads, head_dim]
 ---@return torch.Tensor v [T, kv_heads, head_dim]
 function Attention:project(x)
-  local q, dim = self.q_proj(x), self.head_dim
-  local tokens = q:size(0) -- sharding.tensor_parallel may split the tokens of x
-  q = q:view(tokens, -1, dim)
-  local k = self.k_proj(x):view(tokens, -1, dim)
-  local v = self.v_proj(x):view(tokens, -1, dim)
+  local q, k, v = one_input.linears(x, self.q_proj, self.k_proj, self.v_proj)
+  local tokens, dim = q:size(0), self.head_dim -- sharding.tensor_parallel may split the tokens of x
+  q, k, v = q:view(tokens, -1, dim), k:view(tokens, -1, dim), v:view(tokens, -1, dim)
   if self.q_norm then q, k = self.q_norm(q), self.k_norm(k) end
   return q, k, v
 end
@@ -98,7 +97,9 @@ function Mlp:init(hidden, intermediate, opts)
   self.down_proj = nn.Linear(intermediate, hidden, bias)
 end
 
-function Mlp:forward(x) return self.down_proj(nn.swiglu(self.gate_proj(x), self.up_proj(x))) end
+function Mlp:forward(x)
+  return self.down_proj(nn.swiglu(one_input.linears(x, self.gate_proj, self.up_proj)))
+end
 
 --- Returns the new hidden states, and the second result of its MLP if there is one.
 ---@class models.Layer: nn.Module
@@ -116,10 +117,32 @@ end
 function Layer:forward(x, pass)
   local of_new_tokens = pass.layers and pass.layers[self]
   if of_new_tokens then return of_new_tokens(x, pass) end
-  return self:after_attention(self.self_attn(self.input_layernorm(x), pass), x)
+  local y, sum, aux = self:without_last_sum(nil, x, pass)
+  if aux then return sum + y, aux end
+  return sum + y
 end
 
---- Computes the rest of forward after the attention. Private to forward and models.new_tokens.
+--- Computes the layer of x + y, but for its last sum. The next layer's norm makes it, in one pass over memory. The bits
+--- are those of forward. Private to Decoder.
+---@param y torch.Tensor? [T, hidden]
+---@param x torch.Tensor [T, hidden]
+---@param pass models.Pass
+---@return torch.Tensor y [T, hidden]
+---@return torch.Tensor x [T, hidden]
+---@return torch.Tensor? # of a mixture of experts: the router's logits
+function Layer:without_last_sum(y, x, pass)
+  local normalised, sum
+  if y then
+    normalised, sum = self.input_layernorm(y, x)
+  else
+    normalised, sum = one_input.norm(self.input_layernorm, x)
+  end
+  normalised, sum = self.post_attention_layernorm(self.self_attn(normalised, pass), sum)
+  local result, aux = self.mlp(normalised)
+  return result, sum, aux
+end
+
+--- Computes the rest of forward after the attention. Private to models.new_tokens.
 ---@param attended torch.Tensor [T, hidden] what the attention gave
 ---@param x torch.Tensor [T, hidden] the layer's input
 ---@return torch.Tensor # [T, hidden]
@@ -137,6 +160,7 @@ end
 ---@field sin torch.Tensor [T, 1, head_dim]
 ---@field attend fun(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attention: models.Attention): torch.Tensor
 ---@field after (fun(index: integer, x: torch.Tensor): torch.Tensor)? is called after each layer and may change x
+---@field takes_smaller_values boolean? `attend` takes heads of v that are smaller than those of k
 ---@field checkpoint checkpoint.Checkpoint? runs each layer
 ---@field layers table<models.Layer, models.NewTokens>? of generation: functions that take the place of layers
 ---@field stage pipeline.Stage? runs its layers alone
@@ -154,21 +178,36 @@ function Decoder:init(c, make_layer)
   self.norm = nn.RMSNorm(c.hidden_size, { eps = c.rms_norm_eps })
 end
 
+--- Returns whether a layer's sums may be left to norms: nothing else sees them. A checkpoint would keep two tensors in
+--- place of their sum.
+local function leaves_sum(layer, pass)
+  return not pass.checkpoint and not pass.after and not pass.layers and one_input.is_plain(Layer, layer)
+    and one_input.is_plain(nn.RMSNorm, layer.input_layernorm)
+end
+
 --- From embeddings [T, hidden] to what the head takes; also the second results of the layers, in their order.
 function Decoder:forward(x, pass)
   local seconds, stage = {}, pass.stage or { first = 1, last = #self.layers, is_last = true }
+  local y -- what is yet to be added to x
   for i = stage.first, stage.last do
     local layer = self.layers[i]
     local aux
-    if pass.checkpoint then
-      x, aux = pass.checkpoint(function(input) return layer(input, pass) end, x)
+    if leaves_sum(layer, pass) then
+      y, x, aux = layer:without_last_sum(y, x, pass)
     else
-      x, aux = layer(x, pass)
+      if y then x, y = x + y, nil end
+      if pass.checkpoint then
+        x, aux = pass.checkpoint(function(input) return layer(input, pass) end, x)
+      else
+        x, aux = layer(x, pass)
+      end
     end
     seconds[#seconds + 1] = aux
     if pass.after then x = pass.after(i, x) end
   end
-  return stage.is_last and self.norm(x) or x, seconds
+  if not stage.is_last then return y and x + y or x, seconds end
+  if y and one_input.is_plain(nn.RMSNorm, self.norm) then return (self.norm(y, x)), seconds end
+  return self.norm(y and x + y or x), seconds
 end
 
 -- The model -----------------------------------------------------------------------------------------------
@@ -382,14 +421,15 @@ CausalLM.staged_inputs = CausalLM.inputs
 function CausalLM:hidden(batch, attend, layers)
   local x, angles, seq_lens, after = self:inputs(batch)
   local cos, sin = self.rotary:cos_sin(angles, { dtype = x.dtype })
+  local takes_smaller_values = attend == nil
   attend = attend or function(q, k, v, attention)
     if attention.recur then return (attention:recur(q, k, v, seq_lens)) end
     return nn.attention(q, k, v, { seq_lens = seq_lens, window = attention.window or nil, scale = attention.scale,
       sinks = attention.sinks, blocks = attention.blocks, shares = batch.shares })
   end
   local stage = self.stage_input and self.stage_input.stage
-  local y, seconds = self.model(x, { cos = cos, sin = sin, attend = attend, after = after,
-    checkpoint = self.checkpoint, layers = layers, stage = stage })
+  local y, seconds = self.model(x, { cos = cos, sin = sin, attend = attend, takes_smaller_values = takes_smaller_values,
+    after = after, checkpoint = self.checkpoint, layers = layers, stage = stage })
   for i, second in ipairs(seconds) do seconds[i] = splits.whole_tokens(self, second) end
   return stage and not stage.is_last and y or splits.whole_tokens(self, y), seconds
 end

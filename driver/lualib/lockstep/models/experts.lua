@@ -16,6 +16,7 @@ local M = {}
 --- down_proj [experts, hidden, intermediate].
 ---@class models.Experts: nn.Module
 ---@field owner sharding.Members? the ranks that share the experts, where sharding.expert_parallel has divided them
+---@field float8_recipe string? of the products, where float8.apply has chosen one
 local Experts = nn.Module:subclass("Experts")
 M.Experts = Experts
 Experts.holds_experts = true -- the first dimension of each parameter is the experts'
@@ -39,25 +40,32 @@ local function can_group(x, weight)
 end
 
 --- Returns a function that multiplies rows x [rows, in], sorted by expert, by each expert's weight [experts, out, in].
---- It waits for a GPU once, or not at all where all experts are one call.
+--- It waits for a GPU once, or not at all where all experts are one call. A recipe of lockstep.float8 makes one product
+--- for each expert, so that its rows and its weight have scales of their own.
 ---@param ends torch.Tensor [experts] int32, the row behind each expert's last one
 ---@param list integer[]? the same as numbers, where the caller has them
+---@param float8_recipe string?
 ---@return fun(x: torch.Tensor, weight: torch.Tensor): torch.Tensor
-function M.multiplier(ends, list)
+function M.multiplier(ends, list, float8_recipe)
+  local function product(x, weight)
+    if not float8_recipe then return nn.linear(x, weight) end
+    return torch.ops.lockstep.float8_linear(x, weight, nil, float8_recipe)
+  end
   return function(x, weight)
-    if can_group(x, weight) and can_group(weight, weight) then
+    if not float8_recipe and can_group(x, weight) and can_group(weight, weight) then
       return torch._grouped_mm(x, weight:transpose(-2, -1), ends)
     end
     list = list or ends:totable()
+    local weights = weight:unbind(0) -- the gradients of all experts become one tensor at once
     local results, from = {}, 0
     for expert, to in ipairs(list) do
       if to > from then
-        results[#results + 1] = nn.linear(x[{ { from, to } }], weight[expert - 1])
+        results[#results + 1] = product(x[{ { from, to } }], weights[expert])
         from = to
       end
     end
     -- Without a row the result depends on x and the weight all the same: other ranks wait for their gradients.
-    return #results > 0 and torch.cat(results) or nn.linear(x, weight[0])
+    return #results > 0 and torch.cat(results) or product(x, weights[1])
   end
 end
 
@@ -76,7 +84,7 @@ end
 --- x: [rows, hidden], the rows of expert 0 first; ends: [experts] int32, the row behind each expert's last one; list:
 --- the same as numbers, where the caller has them. Waits for a GPU once, or not at all where all experts are one call.
 function Experts:forward(x, ends, list)
-  local multiply = M.multiplier(ends, list)
+  local multiply = M.multiplier(ends, list, self.float8_recipe)
   local gate, up = unpack(multiply(x, self:weight "gate_up_proj"):chunk(2, -1))
   return multiply(nn.swiglu(gate, up), self:weight "down_proj")
 end

@@ -25,8 +25,9 @@ local function check_tensors(q, k, v)
     if not torch.is_tensor(x) then fail("%s must be a tensor, got a %s", name, type(x or nil)) end
     if x:dim() ~= 3 then fail("%s must be [tokens, heads, head_dim], got shape %s", name, tostring(x.shape)) end
   end
-  if tostring(k.shape) ~= tostring(v.shape) then
-    fail("k and v must have one shape, got %s and %s", tostring(k.shape), tostring(v.shape))
+  if k:size(0) ~= v:size(0) or k:size(1) ~= v:size(1) or v:size(2) > k:size(2) then
+    fail("k and v must have the same tokens and heads, and v no larger heads, got %s and %s", tostring(k.shape),
+      tostring(v.shape))
   elseif q:size(0) ~= k:size(0) or q:size(2) ~= k:size(2) then
     fail("q and k must have the same tokens and head_dim, got %s and %s", tostring(q.shape), tostring(k.shape))
   elseif q:size(1) % k:size(1) ~= 0 then
@@ -117,6 +118,12 @@ local function can_flash(q)
     and q:size(2) % 8 == 0 and q:size(2) <= 256
 end
 
+--- Calls an attention of values as large as the keys: zeros behind each head add nothing to the result.
+local function fill_values(attend, q, k, v, ...)
+  local size = v:size(2)
+  return attend(q, k, torch.constant_pad_nd(v, { 0, k:size(2) - size }), ...):narrow(2, 0, size)
+end
+
 --- Attention of whole sequences.
 local function whole(o, q, k, v, own_sinks)
   if o.blocks then return blocks.attention(q, k, v, o) end
@@ -124,6 +131,9 @@ local function whole(o, q, k, v, own_sinks)
     return (M.cumulative_lengths(o.seq_lens, q.device))
   end)
   if y then return y end
+  if v:size(2) < k:size(2) then
+    return fill_values(function(...) return whole(o, ...) end, q, k, v, own_sinks)
+  end
   if own_sinks then return sinks.attention(q, k, v, plain.copy(o, { sinks = own_sinks })) end
   return fused.attention(q, k, v, o)
 end
@@ -161,16 +171,22 @@ local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.op
 --- q, k and v are this rank's chunk, and seq_lens and blocks those of the whole.
 --- `shares`: those of a micro-batch of batching.prepare with `split`, whose first sequences are this rank's parts of
 --- samples that several ranks hold. Each part sees the whole sample. Then every rank calls this equally often.
+---
+--- The heads of v may be smaller than those of q and k. cuDNN takes such values where it runs; elsewhere zeros fill
+--- them up.
 ---@param q torch.Tensor [T, heads, D]
 ---@param k torch.Tensor [T, kv_heads, D]
----@param v torch.Tensor [T, kv_heads, D]
+---@param v torch.Tensor [T, kv_heads, E] E is at most D
 ---@param opts {seq_lens: integer[]?, causal: boolean?, scale: number?, window: integer?, sinks: torch.Tensor?,
 --- blocks: torch.Tensor?, shares: nn.Shares?}?
----@return torch.Tensor # [T, heads, D]
+---@return torch.Tensor # [T, heads, E]
 function M.attention(q, k, v, opts)
   check_tensors(q, k, v)
   local o = options.read("nn.attention", opts, OPTIONS)
   local current = chunks.current()
+  if v:size(2) < k:size(2) and (current or o.blocks ~= nil or o.shares ~= nil) then
+    return fill_values(M.attention, q, k, v, opts)
+  end
   local tokens = current and chunks.whole(current, q:size(0)) or q:size(0)
   o.seq_lens = o.seq_lens or M.of_one_sequence(tokens)
   check_lengths(o.seq_lens, tokens)

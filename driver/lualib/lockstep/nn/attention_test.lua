@@ -130,6 +130,21 @@ t.test("AutocastComputesInBfloat16BothWays", function()
   for i, result in ipairs(ours) do t.equal(result, expected[i]) end
 end)
 
+t.test("ValuesMayBeSmallerThanKeys", function()
+  local q, k, v = inputs(9, 4, 2, 6)
+  local function smaller(x) return x:narrow(2, 0, 4) end
+  for _, o in ipairs { { seq_lens = { 4, 5 } }, { seq_lens = { 4, 5 }, window = 3 } } do
+    local y = nn.attention(q, k, smaller(v), o)
+
+    t.near(y, oracle(q, k, smaller(v), o), 1e-6)
+    t.equal(y.shape, { 9, 4, 4 })
+  end
+  local blocks = torch.full({ 9 }, -1, { dtype = torch.int64 })
+  t.near(nn.attention(q, k, smaller(v), { blocks = blocks }), oracle(q, k, smaller(v), {}), 1e-6)
+  local low = torch.full({ 4 }, -math.huge) -- sinks without a share
+  t.near(nn.attention(q, k, smaller(v), { sinks = low }), oracle(q, k, smaller(v), {}), 1e-6)
+end)
+
 t.test("OnMetaItHasShapes", function()
   local q = torch.randn({ 5, 4, 8 }, { device = "meta" })
   local k = torch.randn({ 5, 2, 8 }, { device = "meta" })
@@ -143,7 +158,10 @@ t.test("BadInputIsNamed", function()
 
   fails("k must be a tensor, got a nil", q, nil, v)
   fails("q must be [tokens, heads, head_dim], got shape {6, 8}", q:select(1, 0), k, v)
-  fails("k and v must have one shape, got {6, 2, 8} and {5, 2, 8}", q, k, v:narrow(0, 0, 5))
+  fails("k and v must have the same tokens and heads, and v no larger heads, got {6, 2, 8} and {5, 2, 8}", q, k,
+    v:narrow(0, 0, 5))
+  fails("k and v must have the same tokens and heads, and v no larger heads, got {6, 2, 6} and {6, 2, 8}",
+    q:narrow(2, 0, 6), k:narrow(2, 0, 6), v)
   fails("q and k must have the same tokens and head_dim, got {5, 4, 8} and {6, 2, 8}", q:narrow(0, 0, 5), k, v)
   fails("3 query heads are not a multiple of 2 key heads", q:narrow(1, 0, 3), k, v)
   fails("seq_lens add up to 5 tokens, but q has 6", q, k, v, { seq_lens = { 2, 3 } })
@@ -194,6 +212,10 @@ t.test("OnAGpuTheTablesKernelIsCalled", function()
     t.raises("'aten::_scaled_dot_product_cudnn_attention'", nn.attention, x, x, x)
     t.raises("'aten::_flash_attention_forward'", nn.attention, x, x, x, { seq_lens = { 100, 156 } })
     t.raises("'aten::_flash_attention_forward'", nn.attention, x, x, x, { sinks = sinks, window = 4 })
+    local keys, values = torch.randn({ 256, 2, 192 }):bfloat16(), torch.randn({ 256, 2, 128 }):bfloat16()
+    t.raises("'aten::_scaled_dot_product_cudnn_attention'", nn.attention, keys, keys, values)
+    -- Values that are filled up: FlashAttention takes one size, and is preferred to memory-efficient attention.
+    t.raises("'aten::_flash_attention_forward'", nn.attention, keys, keys, values, { seq_lens = { 100, 156 } })
     t.equal(nn.attention(x:double(), x:double(), x:double()).dtype, torch.float64)
   end)
   fused.capability_of = capability_of

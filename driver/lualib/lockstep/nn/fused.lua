@@ -66,6 +66,15 @@ function M.linear(x, weight, bias)
   return torch.linear(x, weight, bias)
 end
 
+--- Returns x W^T + bias of two or three layers, or nil where kernels are off. Private to nn.one_input.
+---@param x torch.Tensor [..., in]
+---@param weights torch.Tensor[] [out, in] each
+---@param biases torch.Tensor[] [out] each, or none
+---@return torch.Tensor[]?
+function M.linears(x, weights, biases)
+  return fused and kernels.linears(x, weights, biases) or nil
+end
+
 --- Returns x W^T + bias + scale * x A^T B^T: a linear layer with an adapter of LoRA. The adapter computes in the dtype
 --- of a and b. With kernels it is one operator, and one node of autograd. Private to lockstep.lora.
 ---@param x torch.Tensor [..., in]
@@ -110,6 +119,16 @@ local function rms_norm(x, weight, size, eps)
   if fused and dtype == weight.dtype then return kernels.rms_norm(x, weight, eps) end
   if dtype == torch.float32 then return torch.rms_norm(x, size, weight, eps) end
   return weight * torch.rms_norm(x, size, nil, eps)
+end
+
+--- Returns the result of nn.RMSNorm and x, or nil where there is no kernel for both. Private to nn.one_input.
+---@param x torch.Tensor [..., size]
+---@param weight torch.Tensor [size]
+---@param eps number
+---@return torch.Tensor? normalised [..., size]
+---@return torch.Tensor? x
+function M.rms_norm_and_input(x, weight, eps)
+  if fused and x.dtype == weight.dtype then return kernels.rms_norm_and_input(x, weight, eps) end
 end
 
 --- The forward function of nn.RMSNorm with a residual.
@@ -224,20 +243,22 @@ local function attention(q, k, v, o)
 end
 
 --- Returns attention over packed sequences on an NVIDIA GPU by one of libtorch's kernels, as the table of
---- kernels/attention/backends.cc chooses it. Returns nil on other devices, and where none of them can run.
+--- kernels/attention/backends.cc chooses it. Returns nil on other devices, where none of them can run, and for values
+--- of another size than keys unless it is cuDNN.
 ---@param q torch.Tensor [T, heads, D]
 ---@param k torch.Tensor [T, kv_heads, D]
----@param v torch.Tensor [T, kv_heads, D]
+---@param v torch.Tensor [T, kv_heads, E]
 ---@param o {seq_lens: integer[], causal: boolean, scale: number?, window: integer?}
 ---@param sinks torch.Tensor? [heads]
 ---@param ends_of fun(): torch.Tensor returns 0 and where each sequence ends, int32 on the device
----@return torch.Tensor? # [T, heads, D]
+---@return torch.Tensor? # [T, heads, E]
 function M.attention_on_device(q, k, v, o, sinks, ends_of)
   local capability = kernels and M.capability_of(q.device) or 0
   if capability == 0 or #o.seq_lens == 0 then return nil end
   local backend = kernels.attention_backend(capability, q, k, v, o.seq_lens,
     { causal = o.causal, window = o.window, sinks = sinks ~= nil })
-  if backend == "math" then return nil end
+  -- FlashAttention of values that are filled up is preferred to memory-efficient attention.
+  if backend == "math" or backend ~= "cudnn" and v:size(2) ~= k:size(2) then return nil end
   return kernels.attention_on_device(q, k, v, ends_of(), o.seq_lens, backend,
     { causal = o.causal, scale = o.scale, window = o.window, sinks = sinks })
 end

@@ -6,6 +6,7 @@ local core_sharding = require "lockstep.core.sharding"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local dist = require "lockstep.distributed"
 local expert_units = require "lockstep.sharding.expert_units"
+local float8_weights = require "lockstep.sharding.float8_weights"
 local nn = require "lockstep.nn"
 local nn_parameter = require "lockstep.nn.parameter"
 local options = require "lockstep.options"
@@ -361,6 +362,9 @@ end
 ---@field reductions integer collectives that reduced a unit's gradients
 ---@field joined integer collectives that this rank took part in without its own need (skipped = "join")
 ---@field prefetched integer of the gathers, ahead of their use
+---@field gather_bytes integer that each rank sent to each other rank in the gathers
+---@field scale_reductions integer collectives that found the scales of all weights that are gathered in float8
+---@field float8_weights integer weights that are gathered in float8
 ---@field exchanged integer of the gathers and reductions: small ones on CPUs, which travelled with their comparison
 ---@field shard_bytes integer this rank's masters
 ---@field largest_unit_bytes integer the largest unit beside the root, gathered
@@ -371,6 +375,10 @@ end
 --- Returns counts of the model's collectives, and the memory that it holds.
 ---@return sharding.FullyShardStats
 function FullyShard:sharding_stats() return self[PARTS].core:stats() end
+
+--- Returns the layers of float8.apply whose weights do not travel in float8 in spite of float8_gather, and why.
+---@return float8.Left[]
+function FullyShard:float8_left() return self[PARTS].float8_left end
 
 ---@class sharding.FullyShardOptions
 ---@field units string[]?
@@ -384,6 +392,7 @@ function FullyShard:sharding_stats() return self[PARTS].core:stats() end
 ---@field offload "host"?
 ---@field deterministic boolean? false
 ---@field ignore string[]?
+---@field float8_gather boolean? false
 
 local function check_choice(name, value, choices)
   for _, choice in ipairs(choices) do
@@ -397,7 +406,7 @@ local function read_options(opts)
   local o = options.read("sharding.fully_shard", opts, plain.copy(core_sharding.fully_shard_defaults, {
     units = options.optional, param_dtype = options.optional, reduce_dtype = options.optional,
     group = options.optional, replicas = 1, skipped = "error", offload = options.optional, deterministic = false,
-    ignore = {} }))
+    ignore = {}, float8_gather = false }))
   check_choice("skipped", o.skipped, { "error", "join" })
   if o.offload ~= nil then check_choice("offload", o.offload, { "host" }) end
   return o
@@ -418,7 +427,10 @@ local function build(net, o, has_values, model)
     ignored = found.ignored, options = o, methods = {}, places = {}, tensors = found.tensors, forwards = {},
     given = { units = o.units, ignore = o.ignore }, model = model or setmetatable({}, FullyShard) }
   o.units, o.ignore, o.has_values = nil, nil, has_values
-  parts.core = expert_units.core(found.units, buffers, o)
+  local of_core = plain.copy(o)
+  of_core.float8_gather = nil
+  of_core.float8_weights, parts.float8_left = float8_weights.find(net, found, o)
+  parts.core = expert_units.core(found.units, buffers, of_core)
   parts.shards = parts.core:shards()
   parts.replaced = units_of.replaced_since(net, found.tensors)
   rawset(parts.model, PARTS, parts)
@@ -476,6 +488,11 @@ function M.rebuild(model, change)
   end
 end
 
+--- Returns whether a sharded model gathers weights of float8 layers in float8.
+---@param model sharding.FullyShard
+---@return boolean
+function M.gathers_float8(model) return model[PARTS].options.float8_gather end
+
 --- Shards a module over ranks: each keeps an equal part of every parameter, of its gradient and of the optimizer's
 --- state. A unit's parameters are gathered before its forward and its backward, and freed after each.
 ---
@@ -494,6 +511,9 @@ end
 --- until their backward. `prefetch`: the number of units that are gathered ahead. `replicas`: the number of groups of
 --- ranks that each keep a whole copy. `offload` = "host": shards, their gradients and so the optimizer are in host
 --- memory. `ignore`: names of parameters or modules that stay whole on every rank; their gradients are not averaged.
+---
+--- `float8_gather`: weights of the layers that float8.apply has converted, with the recipe "tensorwise", travel in
+--- float8: a byte for a number. Results have the same bits. See docs/fully_shard.md for the weights that cannot.
 ---
 --- `skipped`: what happens if ranks use different units. "error": all ranks raise it and name the unit. "join": a rank
 --- that skips a unit takes part with a zero gradient. A parameter that no rank has used in a pass gets no gradient.

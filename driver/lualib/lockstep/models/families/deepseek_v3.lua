@@ -63,9 +63,10 @@ function Attention:forward(x, pass)
   k_turned = splits.entered(self.kv_b_proj.weight, k_turned) -- all heads take it
   k_turned = turn(self, k_turned:unsqueeze(1), pass):expand(-1, q:size(1), -1)
   q = torch.cat({ q_still, turn(self, q_turned, pass) }, -1)
-  -- Attention wants keys and values of one size.
+  -- A cache wants keys and values of one size.
   local size = math.max(q:size(-1), self.value)
-  local y = pass.attend(pad(q, size), pad(torch.cat({ k_still, k_turned }, -1), size), pad(v, size), self)
+  if not pass.takes_smaller_values then v = pad(v, size) end
+  local y = pass.attend(pad(q, size), pad(torch.cat({ k_still, k_turned }, -1), size), v, self)
   return self.o_proj(y:narrow(-1, 0, self.value):reshape(tokens, -1))
 end
 

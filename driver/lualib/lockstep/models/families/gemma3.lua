@@ -8,6 +8,7 @@ local core = require "lockstep.core"
 local decoder = require "lockstep.models.decoder"
 local fused = require "lockstep.nn.fused"
 local nn = require "lockstep.nn"
+local one_input = require "lockstep.nn.one_input"
 local options = require "lockstep.options"
 local parameter = require "lockstep.nn.parameter"
 local rotaries = require "lockstep.models.families.rotaries"
@@ -40,7 +41,8 @@ end
 local Mlp = decoder.Mlp:subclass("Gemma3MLP")
 
 function Mlp:forward(x)
-  return self.down_proj(torch.gelu(self.gate_proj(x), { approximate = "tanh" }) * self.up_proj(x))
+  local gate, up = one_input.linears(x, self.gate_proj, self.up_proj)
+  return self.down_proj(torch.gelu(gate, { approximate = "tanh" }) * up)
 end
 
 ---@class models.Gemma3Layer: nn.Module

@@ -43,7 +43,7 @@ end
 
 --- See Experts:forward of models.experts.
 function Experts:forward(x, ends, list)
-  local multiply, rows = experts.multiplier(ends, list), x:size(0)
+  local multiply, rows = experts.multiplier(ends, list, self.float8_recipe), x:size(0)
   local of_row = torch.searchsorted(ends, torch.arange(rows, { dtype = torch.int32, device = x.device }),
     { right = true })
   local gate_up = multiply(x, self:weight "gate_up_proj":transpose(1, 2))
