@@ -53,6 +53,26 @@ local function read_index(path, caller)
   return map
 end
 
+-- From this size on files may stay mapped for dead tensors alone.
+local LARGE_BYTES = 8 * 2 ^ 30
+
+-- The bytes of files that were mapped since the last collection for them.
+local mapped_bytes = 0
+
+--- Reads a file. The bytes of mapped files let the collector take no step (driver/lua/tensor/pressure.h). So this
+--- collects after many of them, and where the process has no addresses left.
+local function read_file(path, caller)
+  if mapped_bytes > math.max(LARGE_BYTES, core.tensor_bytes() / 2) then
+    mapped_bytes = 0
+    collectgarbage()
+  end
+  mapped_bytes = mapped_bytes + (core_files.size(path) or 0)
+  local ok, tensors, metadata = pcall(core_safetensors.read, path, caller)
+  if ok then return tensors, metadata end
+  if tostring(tensors):find("cannot be mapped", 1, true) then collectgarbage() end
+  return core_safetensors.read(path, caller) -- blames the script's line
+end
+
 local function read_shards(path, caller)
   local folder = path:match("^(.*)/[^/]*$") or "."
   local map = read_index(path, caller)
@@ -66,7 +86,7 @@ local function read_shards(path, caller)
     folder, table.concat(missing, ", "))
   local tensors, metadata = {}, {}
   for _, shard in ipairs(shards) do
-    local held, held_metadata = core_safetensors.read(folder .. "/" .. shard, caller)
+    local held, held_metadata = read_file(folder .. "/" .. shard, caller)
     for name, tensor in pairs(held) do
       if map[name] == shard or map[name] == nil then
         if map[name] == nil and tensors[name] then
@@ -92,7 +112,7 @@ end
 function M.read(path, caller)
   if core_files.kind(path) == "folder" then path = choose((path:gsub("(.)/+$", "%1")), caller) end
   if ends_with(path, ".index.json") then return read_shards(path, caller) end
-  return core_safetensors.read(path, caller)
+  return read_file(path, caller)
 end
 
 return M

@@ -1,5 +1,7 @@
 -- Tensors in files: what is written is read again, and a hostile file is an error, never a crash.
 
+local ffi = require "ffi"
+
 local core = require "lockstep.core"
 local data = require "lockstep.data"
 local nn = require "lockstep.nn"
@@ -24,6 +26,27 @@ end
 local function entry(dtype, shape, first, last)
   return string.format('{"dtype":"%s","shape":[%s],"data_offsets":[%.0f,%.0f]}', dtype, table.concat(shape, ","), first,
     last)
+end
+
+ffi.cdef [[
+int truncate(const char*, long);
+struct test_limit { unsigned long soft, hard; };
+int getrlimit(int, struct test_limit*);
+int setrlimit(int, const struct test_limit*);
+]]
+
+--- Calls fn in a process that may take so many bytes of addresses more than it has.
+local function with_room(bytes, fn)
+  local RLIMIT_AS, limit = 9, ffi.new "struct test_limit"
+  t.equal(ffi.C.getrlimit(RLIMIT_AS, limit), 0)
+  local before, status = limit.soft, assert(io.open("/proc/self/status"))
+  limit.soft = tonumber(status:read("*a"):match "\nVmSize:%s+(%d+) kB") * 1024 + bytes
+  status:close()
+  t.equal(ffi.C.setrlimit(RLIMIT_AS, limit), 0)
+  local ok, message = pcall(fn)
+  limit.soft = before
+  t.equal(ffi.C.setrlimit(RLIMIT_AS, limit), 0)
+  t.truthy(ok, message)
 end
 
 -- Both ways ---------------------------------------------------------------------------------------------
@@ -202,6 +225,31 @@ t.test("EveryLieOfAHeaderIsAnErrorThatNamesIt", function()
     local message = t.raises(case[3], data.safetensors, path)
     t.truthy(message:find(path, 1, true), message)
   end
+end)
+
+--- Writes a file of one tensor x: zeros that take no room on the disk.
+local function write_zeros(name, bytes)
+  local header = '{"x":' .. entry("U8", { bytes }, 0, bytes) .. "}"
+  local path = write_raw(name, header)
+  t.equal(ffi.C.truncate(path, 8 + #header + bytes), 0)
+  return path
+end
+
+t.test("FilesOfDeadTensorsMakeRoomForAnother", function()
+  local path = write_zeros("zeros", 2 ^ 28)
+  with_room(6 * 2 ^ 28, function()
+    for _ = 1, 20 do t.equal(data.safetensors(path).x[-1]:item(), 0) end
+    t.raises("zeros.safetensors cannot be mapped: Cannot allocate memory", function()
+      local kept = {}
+      while true do kept[#kept + 1] = data.safetensors(path).x end
+    end)
+  end)
+end)
+
+t.test("LargeFilesOfDeadTensorsDoNotStayMapped", function()
+  local path = write_zeros("large_zeros", 2 ^ 33)
+  for _ = 1, 4 do data.safetensors(path) end
+  t.truthy(core.tensor_bytes() < 3 * 2 ^ 33, core.tensor_bytes())
 end)
 
 t.test("AnAbsurdHeaderLengthIsAnErrorBeforeAnythingIsRead", function()
