@@ -66,7 +66,8 @@ end
 local function path_of_url(url)
   local path = url:match "^file://localhost(/.*)$" or url:match "^file://(/.*)$"
   if not path or core_files.kind(path) then return path end
-  return (path:gsub("%%(%x%x)", function(digits) return string.char(tonumber(digits, 16)) end))
+  path = path:gsub("%%(%x%x)", function(digits) return string.char(tonumber(digits, 16)) end)
+  return not path:find "%z" and path or nil -- no path has a zero byte
 end
 
 --- Returns what a part gives as its picture: a tensor, a path, or the bytes of a file. Private to the library.

@@ -116,8 +116,10 @@ t.test("PicturesMayBeDataUrlsInTheFormsOfQwenAndOfOpenAi", function()
     "//" .. dir .. "/Z%C3%BCrich.png" } do
     t.equal(chat:encode(question { type = "image", image = "file:" .. link }, { processor = process }), expected, link)
   end
-  t.raises("which is not a path", chat.encode, chat,
-    question { type = "image", image = "file://elsewhere" .. dir .. "/copy.png" }, { processor = process })
+  for _, link in ipairs { "elsewhere" .. dir .. "/copy.png", dir .. "/copy%00.png" } do
+    t.raises("which is not a path", chat.encode, chat, question { type = "image", image = "file://" .. link },
+      { processor = process })
+  end
   for length = 0, 6 do
     local text_of = ("\0\255foo\254"):sub(1, length)
     t.equal(urls.decode(urls.encode(text_of)), text_of)
