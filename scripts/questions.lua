@@ -3,8 +3,8 @@
 ---     ./run scripts/grpo.lua --set model=qwen --set task=questions --set data=openai/gsm8k/main
 ---
 --- A line of the file is {"question": "2 + 2?", "answer": "4"}, or has a `prompt`, a string or messages. Without an
---- `answer` it is the `completion`, or what the assistant says last in messages, ShareGPT and Alpaca. Of an answer with
---- "####", as gsm8k has them, what follows counts. The reward is 1 if the model's text ends with the answer. With
+--- `answer` it is the `completion`, or what the assistant says last in messages, ShareGPT and Alpaca. In an answer with
+--- "####", as gsm8k has them, the text behind it counts. The reward is 1 if the model's text ends with the answer. With
 --- --set images=true prompts may have pictures: {"type": "image", "path": "cat.png"}, from the file's folder on.
 --- A task of your own gives `tools` that the model may call, and further reward functions: see docs/scripts.md.
 

@@ -34,7 +34,7 @@ function Link:__call(x)
 end
 
 --- Connects two ranks. The topology has their stages, and the other ranks, which take no part. A topology has a module
---- "language": these other ranks, or the stage that receives if there are none.
+--- "language". It is these other ranks, or the stage that receives where there are no others.
 local function connect(topology, name, stage, sender, receiver)
   local sends, receives = ("%s stage %d"):format(name, stage), ("%s stage %d"):format(name, stage + 1)
   local modules = { { name = sends, ranks = { sender } }, { name = receives, ranks = { receiver } } }

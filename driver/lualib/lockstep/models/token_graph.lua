@@ -78,8 +78,8 @@ local function compute(self, numbers, columns)
   return self.model:head(hidden)
 end
 
---- Returns a graph for new tokens, or nil where they run better without one. Of a model whose ranks compute together
---- there is none: rows.lua does not ask.
+--- Returns a graph for new tokens, or nil where they run better without one. rows.lua does not call
+--- this for a model whose ranks compute together.
 ---@param model models.CausalLM
 ---@param cache models.Cache that has the prompts
 ---@param most_new integer the most new tokens of a prompt
