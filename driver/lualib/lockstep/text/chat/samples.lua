@@ -101,7 +101,8 @@ function M.conversation(sample, opts)
     chat_template_kwargs = row.chat_template_kwargs } or nil
 end
 
---- Returns the messages that ask: those of a prompt, which may be a string, of messages or of a question.
+--- Returns the messages that ask, of a sample in any form of a prompt that docs/chat.md lists. What the assistant says
+--- last in messages, ShareGPT and Alpaca is the answer, and no part of them.
 ---
 ---     local messages = text.prompt { question = "2 + 2?", answer = "4" }
 ---@param sample table
