@@ -16,6 +16,7 @@ local check = plain.checks(NAME .. ": ")
 local FPS, MIN_FRAMES, MAX_FRAMES = 2, 4, 768
 
 --- What is run; a test has programs of its own. Private to the library.
+---@type table<string, string>
 M.programs = { ffprobe = "ffprobe", ffmpeg = "ffmpeg" }
 
 --- ffprobe writes some 10 bytes for each frame: room for days.
