@@ -25,6 +25,7 @@
 #include "driver/launch/rank.h"
 #include "driver/launch/restarts.h"
 #include "driver/launch/template_process.h"
+#include "driver/products/products.h"
 #include "driver/ranks/world.h"
 #include "driver/settings/command_line.h"
 #include "driver/settings/environment.h"
@@ -198,6 +199,7 @@ int main(int argc, char** argv) {
   if (auto given = lockstep::driver::ServeAsTemplate()) arguments = *given;
   lockstep::driver::SetLogLevel();
   lockstep::driver::InstallCpuAllocator();
+  lockstep::driver::InstallProducts();
   try {
     return lockstep::driver::Main(arguments);
   } catch (const c10::Error& error) {

@@ -10,20 +10,12 @@
 #include "ATen/core/ivalue.h"
 #include "ATen/core/stack.h"
 #include "ATen/ops/mm.h"
-#include "kernels/aten/instruction_set.h"
+#include "base/torch/one_dnn.h"
 
 namespace lockstep::kernels {
 namespace {
 
 constexpr int64_t kMinRows = 16;
-
-bool IsIntel() {
-#if defined(__x86_64__)
-  return __builtin_cpu_is("intel") != 0;
-#else
-  return false;
-#endif
-}
 
 // Inductor calls this operator for linear layers. A libtorch without oneDNN has none.
 const std::optional<c10::OperatorHandle>& OneDnnLinear() {
@@ -40,10 +32,9 @@ bool IsDenseFloat(const at::Tensor& x) {
 }  // namespace
 
 bool IsForOneDnn(const at::Tensor& x, const at::Tensor& weight) {
-  static const bool is_other_maker = !IsIntel();
-  return is_other_maker && IsDenseFloat(x) && IsDenseFloat(weight) && x.size(0) >= kMinRows &&
-         x.is_contiguous() && (weight.is_contiguous() || weight.t().is_contiguous()) &&
-         ChosenInstructionSet() == InstructionSet::kAvx512 &&
+  return base::IsOneDnnFaster() && IsDenseFloat(x) && IsDenseFloat(weight) &&
+         x.size(0) >= kMinRows && x.is_contiguous() &&
+         (weight.is_contiguous() || weight.t().is_contiguous()) &&
          at::globalContext().userEnabledMkldnn() && OneDnnLinear().has_value();
 }
 

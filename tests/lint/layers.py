@@ -25,7 +25,7 @@ import workspace
 # From the ground up. A new room of driver/ gets its floor here.
 FLOORS = (
     ("files", "data", "text", "images"),
-    ("settings", "network", "keep", "watching", "cuda", "graph", "terminal", "ranks"),
+    ("settings", "network", "keep", "watching", "cuda", "graph", "products", "terminal", "ranks"),
     ("lua", "lualib"),
     ("launch", "package"),
 )

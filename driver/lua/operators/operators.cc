@@ -21,6 +21,7 @@
 #include "driver/lua/operators/conversion.h"
 #include "driver/lua/operators/explain.h"
 #include "driver/lua/operators/overloads.h"
+#include "driver/lua/operators/unboxed.h"
 #include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
@@ -234,10 +235,17 @@ void CallPartingVersions(const Overload& overload, Values& values) {
 }
 
 void Execute(lua_State* state, const Operator& op, const Binding& binding, Values& values) {
-  FillValues(state, op, binding, values);
+  const Overload& overload = *binding.overload;
+  const bool is_unboxed = overload.unboxed && !op.parts_versions;
+  if (!is_unboxed) FillValues(state, op, binding, values);
   try {
-    if (op.parts_versions) return CallPartingVersions(*binding.overload, values);
-    binding.overload->handle.callBoxed(values);
+    if (is_unboxed) {
+      values.emplace_back(overload.unboxed(state, binding));
+    } else if (op.parts_versions) {
+      CallPartingVersions(overload, values);
+    } else {
+      overload.handle.callBoxed(values);
+    }
     return;
   } catch (const c10::Error& error) {
     if (!IsOutOfMemory(error)) {
@@ -249,7 +257,7 @@ void Execute(lua_State* state, const Operator& op, const Binding& binding, Value
   lua_gc(state, LUA_GCCOLLECT, 0);
   FillValues(state, op, binding, values);
   try {
-    binding.overload->handle.callBoxed(values);
+    overload.handle.callBoxed(values);
   } catch (const c10::Error& error) {
     throw Error(absl::StrCat(
         "torch.", op.name, ": out of memory, also after freeing what Lua no longer uses (",
@@ -441,6 +449,7 @@ Operator* FindOperator(const std::string& name) {
     op->is_arithmetic = name == "add" || name == "sub" || name == "mul" || name == "div";
     for (const c10::OperatorName& overload : found->second) {
       op->overloads.push_back(DescribeOverload(*c10::Dispatcher::singleton().findSchema(overload)));
+      op->overloads.back().unboxed = FindUnboxedCall(op->overloads.back());
       if (op->is_arithmetic && overload.overload_name == "Tensor")
         RememberDirect(*op, op->overloads.back(), 2);
       op->is_random |= op->overloads.back().handle.hasTag(at::Tag::nondeterministic_seeded);

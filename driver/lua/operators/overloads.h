@@ -13,14 +13,21 @@
 #define LOCKSTEP_DRIVER_LUA_OPERATORS_OVERLOADS_H_
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "ATen/core/TensorBody.h"
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "driver/lua/operators/arguments.h"
 #include "lua.hpp"
 
 namespace lockstep::lua {
+
+struct Binding;
+
+// Calls an overload with arguments from the Lua stack.
+using UnboxedCall = std::function<at::Tensor(lua_State*, const Binding&)>;
 
 struct Overload {
   c10::OperatorHandle handle;
@@ -29,6 +36,7 @@ struct Overload {
   bool is_out = false;        // writes into keyword arguments: `out=`
   bool takes_spread = false;  // x:view(2, 3): the last positional is a list of any length
   std::vector<int> result_argument = {};  // result i is argument result_argument[i] itself, or -1
+  UnboxedCall unboxed = {};               // empty: only boxed, see unboxed.h
 };
 
 Overload DescribeOverload(const c10::OperatorHandle& handle);

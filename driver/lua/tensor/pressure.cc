@@ -37,7 +37,7 @@ thread_local bool holds_mapped = false;
 constexpr int64_t kMinBudget = int64_t{64} << 20;
 constexpr int64_t kStepsPerBudget = 16;
 // The bytes of a tensor without elements outside Lua: TensorImpl, StorageImpl, autograd metadata.
-constexpr int64_t kOverheadBytes = 512;
+constexpr int32_t kOverheadBytes = 512;
 
 constexpr int64_t kSmallBytes = 16 << 10;
 
@@ -96,7 +96,7 @@ HeldBytes Hold(const at::Tensor& tensor) {
     c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
     const auto bytes = static_cast<int64_t>(storage->nbytes());
     if (bytes <= kSmallBytes) {
-      held.bytes += bytes;
+      held.bytes += static_cast<int32_t>(bytes);
     } else {
       held.storage = storage;
       const auto known = storages.find(storage);

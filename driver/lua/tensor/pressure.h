@@ -28,7 +28,7 @@ namespace lockstep::lua {
 // change.
 struct HeldBytes {
   const c10::StorageImpl* storage = nullptr;
-  int64_t bytes = 0;
+  int32_t bytes = 0;  // without those of `storage`
   c10::Device device = c10::kCPU;
 };
 

@@ -14,6 +14,7 @@
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
 #include "driver/lua/vm/wording.h"
+#include "torch/csrc/autograd/variable.h"
 
 namespace lockstep::lua {
 namespace {
@@ -23,23 +24,27 @@ constexpr char kDtypeMetatable[] = "lockstep.dtype";
 constexpr char kDtypes[] = "lockstep.dtypes";
 
 // Tags at the start of a userdata tell ours from others' faster than comparing metatables does.
-constexpr uint64_t kTensorTag = 0x726f736e65742e4c;
-constexpr uint64_t kDtypeTag = 0x65707974642e6b63;
+constexpr uint32_t kTensorTag = 0x65742e4c;
+constexpr uint32_t kDtypeTag = 0x642e6b63;
 
+// The collector works for each byte that Lua allocates, so the fields leave no gaps.
 struct TensorBox {
-  uint64_t tag;
+  uint32_t tag;
+  bool has_unrooted_hooks;  // see hooks.h
   HeldBytes held;
   at::Tensor tensor;
-  bool has_unrooted_hooks = false;  // see hooks.h
+  // This thread's values in the order that they were pushed, see PrefetchOlder.
+  TensorBox* older = nullptr;
+  TensorBox* newer = nullptr;
 };
 
 struct DtypeBox {
-  uint64_t tag;
+  uint32_t tag;
   at::ScalarType dtype;
 };
 
 template <typename Box>
-Box* BoxAt(lua_State* state, int index, uint64_t tag) {
+Box* BoxAt(lua_State* state, int index, uint32_t tag) {
   Box* box = static_cast<Box*>(lua_touserdata(state, index));
   // Light userdata has the size 0 and no tag: it is not ours.
   if (box == nullptr || lua_objlen(state, index) != sizeof(Box)) return nullptr;
@@ -51,6 +56,60 @@ Box* BoxAt(lua_State* state, int index, uint64_t tag) {
 // Where the registry of this thread's state keeps the tensors' metatable: by number, which is much
 // faster to look up than a name.
 thread_local int tensor_metatable = LUA_NOREF;
+
+// The value that this thread pushed last.
+thread_local TensorBox* newest = nullptr;
+
+void Link(TensorBox* box) {
+  box->older = newest;
+  if (newest != nullptr) newest->newer = box;
+  newest = box;
+}
+
+void Unlink(const TensorBox* box) {
+  (box->newer == nullptr ? newest : box->newer->older) = box->older;
+  if (box->older != nullptr) box->older->newer = box->newer;
+}
+
+template <size_t num_bytes>
+void PrefetchBytes(const void* address) {
+  constexpr size_t kCacheLine = 64;
+  for (size_t i = 0; i < num_bytes; i += kCacheLine)
+    __builtin_prefetch(static_cast<const char*>(address) + i, /*for writing*/ 1);
+}
+
+const torch::autograd::AutogradMeta* AutogradOf(const TensorBox* box) {
+  return static_cast<const torch::autograd::AutogradMeta*>(
+      box->tensor.unsafeGetTensorImpl()->autograd_meta());
+}
+
+// Returns nullptr if the tensor has none. Never throws, because a finaliser calls it.
+c10::StorageImpl* StorageOf(const TensorBox* box) {
+  const c10::TensorImpl* tensor = box->tensor.unsafeGetTensorImpl();
+  return tensor->has_storage() ? tensor->unsafe_storage().unsafeGetStorageImpl() : nullptr;
+}
+
+// Brings the tensors that are probably freed next into the cache, while this one is freed. The
+// collector frees dead tensors from the newest to the oldest, thousands of operators after their
+// last use, so each of their parts would be waited for. A part's address lies in the part before
+// it, so the third tensor from here is at its first part and the first at its last.
+void PrefetchOlder(const TensorBox* box) {
+  const TensorBox* const first = box->older;
+  const TensorBox* const second = first == nullptr ? nullptr : first->older;
+  const TensorBox* const third = second == nullptr ? nullptr : second->older;
+  if (third == nullptr) return;
+  if (third->older != nullptr) PrefetchBytes<sizeof(TensorBox)>(third->older);
+  PrefetchBytes<sizeof(c10::TensorImpl)>(third->tensor.unsafeGetTensorImpl());
+
+  if (const auto* storage = StorageOf(second)) PrefetchBytes<sizeof(c10::StorageImpl)>(storage);
+  if (const auto* autograd = AutogradOf(second))
+    PrefetchBytes<sizeof(torch::autograd::AutogradMeta)>(autograd);
+
+  if (c10::StorageImpl* storage = StorageOf(first))
+    __builtin_prefetch(storage->_mutable_data_ptr_no_checks().get(), 1);
+  constexpr size_t kNodeBytes = 512;  // of most nodes, with what they saved
+  if (const auto* autograd = AutogradOf(first)) PrefetchBytes<kNodeBytes>(autograd->grad_fn_.get());
+}
 
 // Throws where a tensor's memory was given back while the tensor lives, which kernels do not look
 // at: they would read address 0. A view of a weight of sharding.fully_shard is such a tensor once
@@ -70,6 +129,8 @@ void CheckMemory(const at::Tensor& tensor) {
 int CollectTensor(lua_State* state) {
   TensorBox* box = BoxAt<TensorBox>(state, 1, kTensorTag);
   if (box == nullptr) return 0;
+  PrefetchOlder(box);
+  Unlink(box);
   Release(box->held);
   box->tag = 0;
   box->tensor.~Tensor();
@@ -112,8 +173,9 @@ int PushTensor(lua_State* state, at::Tensor tensor) {
   const c10::Device device = tensor.device();
   // Constructed before it has a finaliser: the collector never sees a half-made box.
   auto* box = new (lua_newuserdata(state, sizeof(TensorBox)))
-      TensorBox{kTensorTag, HeldBytes(), std::move(tensor)};
+      TensorBox{kTensorTag, false, HeldBytes(), std::move(tensor)};
   box->held = Hold(box->tensor);
+  Link(box);
   lua_rawgeti(state, LUA_REGISTRYINDEX, tensor_metatable);
   lua_setmetatable(state, -2);
   StepCollector(state, device);

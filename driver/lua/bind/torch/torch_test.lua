@@ -50,6 +50,8 @@ t.test("ArgumentsArePositionalThenATableOfKeywords", function()
     { "torch.sum(x, 1, true)", "tensor([[ 6.], [15.]])" },
     { "torch.sum(x, {dim = {1}, keepdim = true})", "tensor([[ 6.], [15.]])" },
     { "torch.sum(x, {dim = -1})", "tensor([ 6., 15.])" },
+    { "torch.sum(x, {-1}, nil, {dtype = torch.float64})", "tensor([ 6., 15.], dtype=torch.float64)" },
+    { "torch.mean(x, {1, 0})", "tensor(3.5000)" },
     { "torch.sum(x, 1, {dtype = torch.float64})", "tensor([ 6., 15.], dtype=torch.float64)" },
     { "torch.add(x, y, {alpha = 2})", "tensor([[13., 12., 11.], [10.,  9.,  8.]])" },
     { "torch.softmax(x, 1)", "tensor([[0.0900, 0.2447, 0.6652], [0.0900, 0.2447, 0.6652]])" },
@@ -79,6 +81,8 @@ t.test("NumbersInARowStandForTheListThatComesLast", function()
     { "x:view(3, -1)", "tensor([[1., 2.], [3., 4.], [5., 6.]])" },
     { "x:permute(1, 0).shape", "{3, 2}" },
     { "x:view(torch.int32).dtype", "torch.int32" },
+    { "x:reshape({3, 2})", "tensor([[1., 2.], [3., 4.], [5., 6.]])" },
+    { "x[0][0]:view({})", "tensor(1.)" },
   }
 end)
 
