@@ -53,8 +53,8 @@ end
 
 --- Reads frames of a video file, upright, by the programs ffprobe and ffmpeg, which must be installed. Chooses frames
 --- as transformers does: as for Qwen3-VL, or as for the type of the processor. The folder of a processor gives the
---- defaults of fps, num_frames, min_frames and max_frames. Throws where the file is damaged or holds no video, and where
---- the frames would be more than max_bytes.
+--- defaults of fps, num_frames, min_frames and max_frames. Throws where the file is damaged or holds no video, and
+--- where the frames would be more than max_bytes.
 ---
 ---     local frames, info = images.video("cat.mp4", { fps = 1, processor = process })
 ---     local pixels, grid, times = process:video(frames, info)
