@@ -16,6 +16,8 @@ local torch = require "lockstep.torch"
 local M = {}
 
 --- Returns whether tokens of a device are graphs by default. A test replaces it.
+---@param device string
+---@return boolean
 function M.is_default(device) return device ~= "cpu" end
 
 --- A recording takes about as long as so many tokens without one.
@@ -96,6 +98,8 @@ function M.new(model, cache, most_new)
 end
 
 --- Returns the columns that attention reads: a few sizes, so that there are few recordings.
+---@param cache models.Cache
+---@return integer
 function M.columns_for(cache)
   local needed = cache.used + 1
   local step = needed <= 2048 and 256 or 1024
