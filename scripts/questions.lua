@@ -59,6 +59,7 @@ function M.new(dir, has_images, config, tools)
     end
     local answer = tostring(row.answer)
     local sample = encode(row)
+    if sample.video_grid_thw then error(source:place(index) .. ": the prompt has a video; give pictures", 0) end
     return { prompt = { input_ids = torch.tensor(sample.input_ids, { dtype = torch.int64 }),
         pixel_values = sample.pixel_values, image_grid_thw = sample.image_grid_thw },
       -- For the turns behind a tool's, and for servers.

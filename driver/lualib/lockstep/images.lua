@@ -9,6 +9,7 @@ local folder = require "lockstep.models.folder"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local processor = require "lockstep.images.processor"
+local video = require "lockstep.images.video"
 
 local M = {}
 
@@ -42,6 +43,28 @@ function M.read(path_or_bytes, opts)
   local read = bytes and core_images.decode or core_images.read
   return read(path_or_bytes, o.alpha == "white", o.max_pixels, "images.read")
 end
+
+--- The second result of images.video: options of process:video.
+---@class images.VideoInfo
+---@field fps number of the video
+---@field numbers integer[] which frames were taken, from 0
+---@field seconds number the length of the video
+---@field sampled_fps number frames taken in each second
+
+--- Reads frames of a video file, upright, by the programs ffprobe and ffmpeg, which must be installed. Chooses frames
+--- as transformers does: as for Qwen3-VL, or as for the type of the processor. The folder of a processor gives the
+--- defaults of fps, num_frames, min_frames and max_frames. Throws where the file is damaged or holds no video, and
+--- where the frames would be more than max_bytes.
+---
+---     local frames, info = images.video("cat.mp4", { fps = 1, processor = process })
+---     local pixels, grid, times = process:video(frames, info)
+---@param path string or a URL of a file, "file:///..."
+---@param opts {fps: number?, num_frames: integer?, min_frames: integer?, max_frames: integer?,
+--- processor: images.Processor?, max_bytes: integer?}? fps: frames for each second, default 2; num_frames: how many
+--- instead; min_frames, default 4, and max_frames, default 768, with fps; max_bytes: of the frames, default 4 GiB
+---@return torch.Tensor[] frames uint8 [3, H, W] each, RGB
+---@return images.VideoInfo info
+function M.video(path, opts) return video.read(path, opts) end
 
 --- Returns the processor of a Hugging Face folder, built from its preprocessor_config.json, or from
 --- processor_config.json where that holds `image_processor`. Supported: Qwen2VLImageProcessor (Qwen2-VL, Qwen2.5-VL,

@@ -4,13 +4,17 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ATen/ops/empty.h"
 #include "ATen/ops/from_blob.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "driver/images/decode.h"
 #include "driver/images/patches.h"
+#include "driver/images/ppm.h"
+#include "driver/images/program.h"
 #include "driver/lua/bind/open.h"
 #include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/stack.h"
@@ -100,12 +104,64 @@ int Patches(lua_State* state) {
   return PushTensor(state, std::move(out));
 }
 
+// Runs the program of arguments 1 (string[]) and 2 (max_bytes). Sets `missing` if that program does
+// not exist.
+images::ProgramOutput RunArguments(lua_State* state, const std::string& caller, bool& missing) {
+  const std::vector<std::string> arguments =
+      ReadStrings(state, 1, "images: arguments", "an argument");
+  absl::StatusOr<images::ProgramOutput> output =
+      images::RunProgram(arguments, ReadInteger(state, 2, "images: max_bytes"));
+  missing = output.status().code() == absl::StatusCode::kNotFound;
+  if (missing) return {};
+  return ValueOrThrow(std::move(output), caller + ": ");
+}
+
+// run(arguments: string[], max_bytes: integer, caller: string) -> integer?, string?, string?
+// Runs a program without a shell. Returns its exit status, output and errors, or nothing if there
+// is no such program. Output of more than max_bytes is an error.
+int Run(lua_State* state) {
+  bool missing = false;
+  const images::ProgramOutput output =
+      RunArguments(state, ReadString(state, 3, "images: caller"), missing);
+  if (missing) return 0;
+  PushInteger(state, output.code);
+  PushString(state, output.out);
+  PushString(state, output.err);
+  return 3;
+}
+
+// frames(arguments: string[], max_bytes: integer, caller: string)
+//     -> integer?, torch.Tensor[]?, string?
+// As run, for a program that writes PPM files: frames in place of its output, uint8 [3, H, W],
+// views of one buffer. No frames if the program failed.
+int Frames(lua_State* state) {
+  const std::string caller = ReadString(state, 3, "images: caller");
+  bool missing = false;
+  images::ProgramOutput output = RunArguments(state, caller, missing);
+  if (missing) return 0;
+  const auto bytes = std::make_shared<std::string>(std::move(output.out));
+  std::vector<images::PpmFrame> frames;
+  if (output.code == 0) frames = ValueOrThrow(images::FindPpmFrames(*bytes), caller + ": ");
+  PushInteger(state, output.code);
+  PushArray(state, frames, [&](const images::PpmFrame& frame) {
+    const at::Tensor rows = at::from_blob(
+        bytes->data() + frame.begin, {frame.height, frame.width, 3}, [bytes](void*) {}, at::kByte);
+    return PushTensor(state, rows.permute({2, 0, 1}));
+  });
+  PushString(state, output.err);
+  return 3;
+}
+
 }  // namespace
 
 int OpenImages(lua_State* state) {
   lua_newtable(state);
-  SetFunctions(state,
-               {{"is_image", IsImage}, {"decode", Decode}, {"read", Read}, {"patches", Patches}});
+  SetFunctions(state, {{"is_image", IsImage},
+                       {"decode", Decode},
+                       {"read", Read},
+                       {"patches", Patches},
+                       {"run", Run},
+                       {"frames", Frames}});
   return 1;
 }
 

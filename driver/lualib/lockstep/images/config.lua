@@ -21,6 +21,10 @@ local M = {}
 ---@field cap_pixels_per_frame boolean videos only
 ---@field max_video_tokens integer? videos only
 ---@field whole_video boolean videos only: the pixels of all frames together are limited, not those of each
+---@field fps number? videos only: frames taken of each second of a file
+---@field num_frames integer? videos only: frames taken of a file, in place of fps
+---@field min_frames integer? videos only
+---@field max_frames integer? videos only
 ---@field resample integer 2: bilinear, 3: bicubic
 ---@field side integer? Gemma 3 only: pixels of a side of the square that every picture becomes
 ---@field image_seq_length integer? Gemma 3 only: tokens of a picture
@@ -56,12 +60,11 @@ local TYPES = {
   video = { Qwen2VLVideoProcessor = VIDEO, Qwen3VLVideoProcessor = VIDEO_3 },
 }
 
---- Keys that change nothing here: how frames are chosen is the caller's part, and the rest is of Python alone.
+--- Keys that change nothing here: they are of Python alone.
 local IGNORED = plain.words [[
   _valid_processor_keys data_format default_to_square device disable_grouping feature_extractor_type
   image_processor_type input_data_format processor_class return_tensors return_metadata video_metadata
-  video_processor_type do_sample_frames fps num_frames min_frames max_frames max_duration max_image_size
-  model_input_names
+  video_processor_type do_sample_frames max_duration max_image_size model_input_names
 ]]
 
 --- Keys with the only value that is supported; null counts as absent.
@@ -82,7 +85,8 @@ local function show(value) return type(value) == "table" and core.json_encode(va
 local CHECKS = {
   do_resize = "boolean", do_rescale = "boolean", do_normalize = "boolean", cap_pixels_per_frame = "boolean",
   patch_size = "natural", temporal_patch_size = "natural", merge_size = "natural", min_pixels = "natural",
-  max_pixels = "natural", max_video_tokens = "natural", rescale_factor = "positive", image_mean = "channels",
+  max_pixels = "natural", max_video_tokens = "natural", fps = "positive", num_frames = "natural",
+  min_frames = "natural", max_frames = "natural", rescale_factor = "positive", image_mean = "channels",
   image_std = "divisors", do_pan_and_scan = "boolean", pan_and_scan_min_crop_size = "natural",
   pan_and_scan_max_num_crops = "natural", pan_and_scan_min_ratio_to_activate = "positive",
 }

@@ -195,17 +195,19 @@ end
 
 --- Returns the patches of a video, pixel_values_videos [P, D] and video_grid_thw [1, 3], and the times of its temporal
 --- patches in seconds. The frames are taken as they are: choosing them is the caller's part. A last patch that lacks
---- frames repeats the last one. Qwen3-VL writes each time before its patch: string.format("<%.1f seconds>", time).
+--- frames repeats the last one. For frames of images.video its second result is `opts`. Qwen3-VL writes each time
+--- before its patch: string.format("<%.1f seconds>", time).
 ---
 ---     local pixels, grid, times = process:video(frames, { fps = 24, numbers = { 0, 12, 24, 36 } })
 ---@param frames torch.Tensor[]|torch.Tensor uint8, [3, H, W] each, or [F, 3, H, W]
----@param opts {fps: number, numbers: integer[]?} fps: of the video; numbers: which of its frames these are, from 0;
---- default 0, 1, 2, ...
+---@param opts {fps: number, numbers: integer[]?, seconds: number?, sampled_fps: number?} fps: of the video; numbers:
+--- which of its frames these are, from 0; default 0, 1, 2, ...; seconds and sampled_fps of images.video change nothing
 ---@return torch.Tensor pixel_values_videos
 ---@return torch.Tensor video_grid_thw
 ---@return number[] times
 function Processor:video(frames, opts)
-  local o = options.read("process:video", opts, { fps = options.required, numbers = options.optional })
+  local o = options.read("process:video", opts, { fps = options.required, numbers = options.optional,
+    seconds = options.optional, sampled_fps = options.optional })
   local c = self.video_config
   if not c then core.raise("process:video: the folder has no configuration of a video processor") end
   plain.check(type(o.fps) == "number" and o.fps > 0 and o.fps < math.huge,

@@ -14,6 +14,7 @@ local plain = require "lockstep.plain"
 local renderers = require "lockstep.text.chat.renderers"
 local spans_of = require "lockstep.text.chat.spans"
 local tools = require "lockstep.text.chat.tools"
+local videos_of = require "lockstep.text.chat.videos"
 
 local M = {}
 
@@ -241,11 +242,12 @@ end
 --- Where none applies, the conversation is refused with an error that says why. A renderer marks what it writes.
 --- With `processor = images.processor(dir)` pictures of the messages are read: parts like {type = "image", path =
 --- "cat.png"}, or {type = "image_url", image_url = {url = "data:image/png;base64,..."}}. The sample then has
---- pixel_values and image_grid_thw, and each token of a picture its id.
+--- pixel_values and image_grid_thw, and each token of a picture its id. Processors of Qwen2.5-VL and Qwen3-VL read
+--- videos as well, {type = "video", video = "cat.mp4", fps = 2}, by images.video: pixel_values_videos, video_grid_thw.
 ---@param messages table[]
 ---@param opts table? as chat:render; with generation_prompt the mask is 0 everywhere. loss: "all" answers (default),
 ---the "last" one, or "none". loss_from: the number of the first message that may count, default 1. processor:
----images.Processor. folder: where relative paths of pictures begin; default "."
+---images.Processor. folder: where relative paths of pictures and videos begin; default "."
 ---@return {input_ids: integer[], loss_mask: integer[]} sample for batching.prepare, or a prompt of models.generate
 function Chat:encode(messages, opts)
   if opts and opts.processor and type(messages) == "table" then messages = pictures.renamed(messages) end
@@ -270,14 +272,22 @@ function Chat:encode(messages, opts)
       .. "family"):format(template.name, template.closes, self.dir))
   end
   local process, found, seen = opts and opts.processor, nil, nil
-  if process then found = pictures.find(messages, opts.folder or ENCODE.folder) end
+  local folder_of, videos = opts and opts.folder or ENCODE.folder, nil
+  if process then found = pictures.find(messages, folder_of, process.video_config ~= nil) end
+  if process and process.video_config then
+    videos = videos_of.read(messages, folder_of, process)
+    text, spans = videos_of.write(text, spans, videos)
+  end
   if process and process.config.image_seq_length then
     text, spans, seen = pictures.write(text, spans, found, self.picture_tokens, process)
   end
   local ids = #spans == 0 and tools.encode(tokenizer, text) or tokenizer:encode(text, { special = false })
   local sample = { input_ids = ids, loss_mask = spans_of.mask(tokenizer, ids, text, spans) }
   if seen then return pictures.mark(sample, seen, self.picture_tokens, tokenizer, process) end
-  return process and pictures.add(sample, found, tokenizer, process) or sample
+  if not process then return sample end
+  sample = pictures.add(sample, found, tokenizer, process)
+  if videos then videos_of.mark(sample, videos, tokenizer) end
+  return sample
 end
 
 --- Returns the ids that stand between a turn of the assistant with calls of tools and its next turn: the results, as

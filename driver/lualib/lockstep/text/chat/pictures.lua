@@ -1,10 +1,11 @@
 --- Pictures in conversations: what processors of transformers add to the ids of a chat.
 
 local core = require "lockstep.core"
-local core_files = require "lockstep.core.files"
 local core_images = require "lockstep.core.images"
 local data_urls = require "lockstep.text.chat.data_urls"
+local file_url = require "lockstep.images.file_url"
 local plain = require "lockstep.plain"
+local replaced = require "lockstep.text.chat.replaced"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -61,15 +62,6 @@ function M.renamed(messages)
   return changed
 end
 
---- Returns the path of a URL of a file here (RFC 8089), or nil. A path with characters in percent codes is read so
---- unless there is a file of that very name: not every program writes the codes.
-local function path_of_url(url)
-  local path = url:match "^file://localhost(/.*)$" or url:match "^file://(/.*)$"
-  if not path or core_files.kind(path) then return path end
-  path = path:gsub("%%(%x%x)", function(digits) return string.char(tonumber(digits, 16)) end)
-  return not path:find "%z" and path or nil -- no path has a zero byte
-end
-
 --- Returns what a part gives as its picture: a tensor, a path, or the bytes of a file. Private to the library.
 ---@param caller string for messages
 ---@param part table
@@ -94,7 +86,7 @@ function M.source(caller, part, folder, place)
     core.raise(('%s: %s: "%s" is base64 without a data URL; write "data:image/png;base64," before it'):format(caller,
       place, text_of(value)))
   end
-  if is_text then value = path_of_url(value) or value end
+  if is_text then value = file_url.path(value) or value end
   if not is_text or value:find "^%a[%w+.-]*://" then
     local got = is_text and '"' .. text_of(value) .. '", which is not a path'
       or value == nil and 'neither, and no column "images" or "image" has a picture for it' or "a " .. type(value)
@@ -117,18 +109,19 @@ function M.read(part, folder, place)
   return require("lockstep.images").read(source, { alpha = "drop" }) -- as load_image of transformers reads a path
 end
 
---- Returns all pictures of the messages in their order. Throws where there is a video, which has no reader here.
+--- Returns all pictures of the messages in their order. Throws where there is a video, unless the model takes them.
 ---@param messages table[]
 ---@param folder string of relative paths
+---@param takes_videos boolean
 ---@return torch.Tensor[]
-function M.find(messages, folder)
+function M.find(messages, folder, takes_videos)
   local found = {}
   for i, message in ipairs(messages) do
     for j, part in ipairs(type(message.content) == "table" and message.content or {}) do
       local place = ("message %d, part %d"):format(i, j)
       if M.is_one(part) then
         found[#found + 1] = M.read(part, folder, place)
-      elseif part.type == "video" then
+      elseif part.type == "video" and not takes_videos then
         fail('%s has the type "video"; known are "text", "image" and "image_url"', place)
       end
     end
@@ -180,25 +173,16 @@ function M.write(text, spans, pictures, tokens, process)
   for _, name in ipairs { "boi_token", "eoi_token", "image_token" } do
     if not tokens[name] then fail("tokenizer_config.json lacks %s, which stands for pictures of Gemma 3", name) end
   end
-  local places, pixels, grids, pieces, at = places_of(text, tokens.boi_token), {}, {}, {}, 1
+  local places, pixels, grids, edits = places_of(text, tokens.boi_token), {}, {}, {}
   check(#places == #pictures, "the text has %d tokens %s, but the messages have %d pictures", #places, tokens.boi_token,
     #pictures)
-  local growths = {} -- of each place
   for i, place in ipairs(places) do
     pixels[i], grids[i] = process(pictures[i])
-    local piece = written(tokens, process, grids[i]:size(0) - 1)
-    pieces[#pieces + 1], pieces[#pieces + 2] = text:sub(at, place - 1), piece
-    at, growths[i] = place + #tokens.boi_token, #piece - #tokens.boi_token
+    edits[i] = { first = place, last = place + #tokens.boi_token - 1,
+      piece = written(tokens, process, grids[i]:size(0) - 1) }
   end
-  pieces[#pieces + 1] = text:sub(at)
-  local function moved(byte)
-    local sum = byte
-    for i, place in ipairs(places) do sum = sum + (place < byte and growths[i] or 0) end
-    return sum
-  end
-  local new = {}
-  for i, span in ipairs(spans) do new[i] = { moved(span[1]), moved(span[2]) } end
-  return table.concat(pieces), new,
+  local new_text, new_spans = replaced(text, spans, edits)
+  return new_text, new_spans,
     { pixel_values = #pixels > 0 and torch.cat(pixels) or nil, image_grid_thw = #grids > 0 and torch.cat(grids) or nil }
 end
 
