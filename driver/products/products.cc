@@ -40,12 +40,13 @@ bool IsResult(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
          !out.is_alias_of(b);
 }
 
-// Returns whether `c` can be added to the product, with these factors.
+// Returns whether `c` can be added to the product, with these factors. mkldnn_matmul forgets beta
+// where alpha is 0, also where it is a number that float32 rounds to 0.
 bool IsForSum(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta,
               const at::Scalar& alpha) {
   return IsForOneDnn(a, b) && IsDenseFloat(c) &&
          at::is_expandable_to(c.sizes(), {a.size(0), b.size(1)}) && !beta.isComplex() &&
-         !alpha.isComplex() && alpha.toDouble() != 0;  // mkldnn_matmul forgets beta with alpha = 0
+         !alpha.isComplex() && static_cast<float>(alpha.toDouble()) != 0;
 }
 
 at::Tensor Mm(const at::Tensor& a, const at::Tensor& b) {

@@ -180,6 +180,20 @@ TEST(Products, FactorsOfZero) {
   EXPECT_TRUE(at::equal(c.clone().addmm_(a, b, 2, /*alpha=*/0), c * 2));
 }
 
+TEST(Products, FactorsThatFloat32RoundsToZero) {
+  const at::Tensor a = Random({128, 200}), b = Random({200, 100}), c = Random({128, 100});
+  const at::Tensor nan = at::full({128, 100}, NAN);
+  constexpr double kTiny = 1e-50;
+  ASSERT_TRUE(IsForOneDnn(a, b));
+
+  EXPECT_TRUE(at::equal(at::addmm(c, a, b, 2, /*alpha=*/kTiny), c * 2));
+  EXPECT_TRUE(at::equal(c.clone().addmm_(a, b, 2, /*alpha=*/kTiny), c * 2));
+  at::Tensor out = nan.clone();
+  at::addmm_out(out, c, a, b, /*beta=*/0, /*alpha=*/kTiny);
+  EXPECT_TRUE(at::equal(out, at::zeros_like(c)));
+  EXPECT_TRUE(at::equal(at::addmm(nan, a, b, /*beta=*/kTiny), at::mm(a, b)));
+}
+
 TEST(Products, NumbersThatAreNotFinite) {
   for (const int64_t k : {100, 500}) {
     const at::Tensor a = Random({128, k}), b = Random({k, 200});

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -96,8 +97,10 @@ int Read(lua_State* state) {
   lua_createtable(state, 0, static_cast<int>(file.header().entries.size()));
   for (const TensorEntry& entry : file.header().entries) {
     PushString(state, entry.name);
-    const HoldsMapped mapped;
-    PushTensor(state, TensorIn(file, entry));
+    at::Tensor tensor = TensorIn(file, entry);
+    std::optional<HoldsMapped> mapped;  // not for a copy, which has memory of its own
+    if (tensor.const_data_ptr() == file.bytes(entry)) mapped.emplace();
+    PushTensor(state, std::move(tensor));
     lua_rawset(state, -3);
   }
   lua_newtable(state);

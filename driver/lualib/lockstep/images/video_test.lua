@@ -1,10 +1,12 @@
 --- Video files to frames, by stand-ins for ffprobe and ffmpeg; then by the real ones where they are installed. Choices
 --- and chats are those of transformers (tests/images/make_videos.py).
 
+local batching = require "lockstep.batching"
 local core = require "lockstep.core"
 local core_images = require "lockstep.core.images"
 local data = require "lockstep.data"
 local images = require "lockstep.images"
+local models = require "lockstep.models"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
 local text = require "lockstep.text"
@@ -207,6 +209,32 @@ t.test("TheAssistantsTurnIsLearntWithoutTheVideoInIt", function()
     end
     t.equal(tokens, num_patches * 4 * 6 / 4)
     t.equal(text.tokenizer(path):decode { sample.input_ids[last] }, "<|im_end|>")
+  end
+end)
+
+t.test("TheSampleIsOneThatAModelTakes", function()
+  for family, path in pairs(folders) do
+    local config = data.json("tests/models/" .. family .. "/config.json")
+    local inner = config.text_config or config
+    inner.vocab_size, config.image_token_id, config.video_token_id = 2010, 2007, 2008
+    config.vision_config.patch_size = expected.video[family].patch_size
+    if config.vision_config.window_size then config.vision_config.window_size = 56 end
+    local sample = text.chat(path):encode({ { role = "user", content = { { type = "video", video = cat } } },
+      { role = "assistant", content = "Two." } }, { processor = images.processor(path) })
+    local micro = batching.prepare({ samples = { sample }, seq_len = 256, ranks = 1 })[1][1]
+
+    local model = models.build(config)
+    local sum, number = model:loss(micro)
+    sum:backward()
+
+    local learnt = 0
+    for _, value in ipairs(sample.loss_mask) do learnt = learnt + value end
+    t.equal(number, learnt)
+    local largest = 0
+    for _, parameter in ipairs(model.model.visual:parameters()) do
+      largest = math.max(largest, parameter.grad and parameter.grad:abs():max():item() or 0)
+    end
+    t.truthy(largest > 0)
   end
 end)
 

@@ -2,6 +2,7 @@
 
 local ffi = require "ffi"
 
+local lockstep = require "lockstep"
 local core = require "lockstep.core"
 local data = require "lockstep.data"
 local nn = require "lockstep.nn"
@@ -170,6 +171,24 @@ t.test("TensorsNeedNotBeAligned", function()
   local header = '{"a":' .. entry("U8", { 1 }, 0, 1) .. ',"b":' .. entry("F32", { 1 }, 1, 5) .. "}"
 
   t.equal(data.safetensors(write_raw("unaligned", header, "\7\0\0\128\63")).b, torch.tensor { 1 })
+end)
+
+-- A tensor that is not aligned is copied. The collector must see the copies.
+t.test("TensorsThatAreNotAlignedAreFreedWhileOthersAreRead", function()
+  local size = 16 * 2 ^ 20
+  local header = '{"x":' .. entry("F32", { size / 4 }, 1, 1 + size) .. ',"y":' .. entry("U8", { 1 }, 0, 1) .. "}"
+  header = header .. (" "):rep(-#header % 8)
+  local path = write_raw("copied", header, ("\0"):rep(1 + size))
+  collectgarbage()
+  collectgarbage()
+
+  local before, most = lockstep.memory().tensors, 0
+  for _ = 1, 50 do
+    t.equal(data.safetensors(path).x.shape[1], size / 4)
+    most = math.max(most, lockstep.memory().tensors - before)
+  end
+
+  t.truthy(most < 25 * size, most)
 end)
 
 t.test("AnyByteButZeroIsTrueAndIsKeptAsOne", function()
