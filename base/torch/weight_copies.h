@@ -53,7 +53,7 @@ std::optional<WeightCopy> FindGivenCopy(const at::Tensor& weight, int64_t form);
 void KeepCopy(const at::Tensor& weight, int64_t form, WeightCopy copy);
 
 // Keeps a copy that takes the place of the weight's values, which are not there: bytes that
-// fully_shard has gathered. It is found on every stream, and until ForgetCopiesOf.
+// fully_shard has gathered. FindCopy returns it on every stream, until ForgetCopiesOf.
 // ForgetAllCopies leaves it, and BytesOfCopies does not count it. `copy` may be memory that the
 // caller frees after ForgetCopiesOf.
 void GiveCopy(const at::Tensor& weight, int64_t form, WeightCopy copy);

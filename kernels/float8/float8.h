@@ -54,17 +54,16 @@ struct Float8 {
 Float8 CastToFloat8(const at::Tensor& x, at::ScalarType format, std::optional<int64_t> dim,
                     bool power_of_2 = false);
 
-// For a tensor that lies in parts on several ranks (sharding/fully_shard). The parts, one after the
-// other, are CastToFloat8 of the whole with one scale, if `amax` is the largest magnitude of all.
-// Ranks find the operators of this name by the dispatcher: lockstep::float8_scale, float8_cast_part
-// and float8_give.
+// The next three are for a tensor that lies in parts on several ranks. sharding/fully_shard calls
+// them through the dispatcher: lockstep::float8_scale, float8_cast_part and float8_give.
 //
-// Returns the scale for each largest magnitude, float32.
+// Returns the scale for each number of `amax`, float32. With the scale of the largest magnitude of
+// all parts, their casts are together CastToFloat8 of the whole tensor with one scale.
 at::Tensor Float8Scale(const at::Tensor& amax, at::ScalarType format);
 // Casts x, contiguous, to `out`, which has its shape and a float8 format. scale: one number.
 void CastPartToFloat8(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& out);
-// Lets layers of the recipe "tensorwise" use this cast of a weight, whose own values are not there.
-// Until base::ForgetCopiesOf. `values` has the weight's shape, `scale` none.
+// Lets layers of the recipe "tensorwise" use this cast of a weight whose own values are not there,
+// until base::ForgetCopiesOf. `values` has the weight's shape. `scale` has no dimension.
 void GiveFloat8(const at::Tensor& weight, const Float8& cast);
 
 // Returns the transposed matrix, contiguous, with zeros behind each row up to a multiple of 16:

@@ -272,7 +272,9 @@ void FlatUnit::FinishGather() {
                                    : static_cast<char*>(slot_.data_ptr()) + InSlot(segment);
     // The masters are aliased, and a cast copy is kept as long as it is used.
     if (ranks_ > 1) segment.input.reset();
-    segment.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(data, device_));
+    // Bytes of float8 numbers are no values of the parameters.
+    if (!TravelsInFloat8(segment))
+      segment.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(data, device_));
     const int64_t version = segment.written.current_version();
     // As after a change in place: graphs of before it must fail.
     const bool changed = version != segment.gathered_version;
@@ -317,6 +319,7 @@ void FlatUnit::Reshard() {
       if (segment.is_float8) base::ForgetCopiesOf(parameters_[i].float8_stub);
     }
     segment.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, device_));
+    if (segment.is_float8 && gathers_whole_) LeaveWholeValues(segment);
     segment.input.reset();
     if (state_ != State::kGathered) continue;
     for (const size_t i : segment.members) {
@@ -329,7 +332,19 @@ void FlatUnit::Reshard() {
   state_ = State::kSharded;
 }
 
-void FlatUnit::JoinGather() {
+// Tensors that a script keeps from model:full(fn) have the storage of the whole values. The next
+// gathering brings none, so reading them is an error from here on.
+void FlatUnit::LeaveWholeValues(Segment& segment) {
+  segment.storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      absl::StrCat("fully_shard: this tensor shares the memory of a weight of ",
+                   name_.empty() ? "the root" : absl::StrCat("\"", name_, "\""),
+                   " in model:full(fn), which is over, and the weight is gathered in float8 now; "
+                   "clone what you keep"));
+  segment.storage = EmptyStorage(BytesOf(segment.layout.total, segment.gathered_dtype), device_);
+}
+
+void FlatUnit::JoinGather(bool whole) {
+  const bool own = std::exchange(gathers_whole_, whole);
   at::Tensor slot;
   if (ranks_ > 1) slot = pool_->Acquire(gathered_bytes());
   for (Segment& segment : segments_) {
@@ -341,6 +356,7 @@ void FlatUnit::JoinGather() {
     segment.input = input;
   }
   if (slot.defined()) pool_->Release(std::move(slot));
+  gathers_whole_ = own;
 }
 
 void FlatUnit::WriteBack() {

@@ -92,8 +92,8 @@ class FlatUnit {
   void MastersMayHaveChanged();
   // With masters in host memory: returns once no copy reads them.
   void LeaveMasters();
-  // Takes part in a gathering that this rank does not need.
-  void JoinGather();
+  // Takes part in a gathering that this rank does not need. `whole`: of all values as they are.
+  void JoinGather(bool whole);
   // Puts parameters that were written while gathered into the masters. Every rank writes alike.
   void WriteBack();
   // Throws c10::Error that names a parameter which was written while gathered, once for a change.
@@ -203,6 +203,7 @@ class FlatUnit {
   at::Tensor InputOf(Segment& segment) const;
   at::Tensor Float8InputOf(const Segment& segment) const;
   void GiveFloat8(const Segment& segment);
+  void LeaveWholeValues(Segment& segment);
   static void WaitForGather(Segment& segment);
   void Hide(Parameter& parameter);
   void NoteChange(Parameter& parameter);

@@ -36,15 +36,15 @@ std::string Describe(const std::vector<UnitParameters>& units,
       "\nbytes that travel with comparisons: ", options.exchange_bytes,
       "\ndeterministic: ", options.unit.deterministic, "\noffload: ", options.unit.offload,
       "\nhas values: ", options.unit.has_values,
-      "\ngathered in float8: ", absl::StrJoin(options.unit.float8_weights, ", "),
       "\nranks that share one copy: ", groups.gather == nullptr ? 1 : groups.gather->getSize(),
       "\n");
   for (const UnitParameters& unit : units) {
     for (const NamedTensor& p : unit.parameters) {
-      absl::StrAppend(&text, "unit \"", unit.name, "\", ", p.name, ": ",
-                      c10::toString(p.tensor.scalar_type()), " [",
-                      absl::StrJoin(p.tensor.sizes(), ", "), "], ",
-                      p.tensor.requires_grad() ? "trained" : "frozen", "\n");
+      absl::StrAppend(
+          &text, "unit \"", unit.name, "\", ", p.name, ": ", c10::toString(p.tensor.scalar_type()),
+          " [", absl::StrJoin(p.tensor.sizes(), ", "), "], ",
+          p.tensor.requires_grad() ? "trained" : "frozen",
+          options.unit.float8_weights.count(p.name) > 0 ? ", gathered in float8" : "", "\n");
     }
   }
   for (const at::Tensor& buffer : buffers) {

@@ -236,7 +236,8 @@ void Steps::Perform(const Turn& turn, bool has_come, const std::string& any) {
 void Steps::Join(const Turn& turn) {
   FlatUnit& flat = unit(static_cast<size_t>(turn.unit));
   if (turn.action == Action::kScales) ReduceMagnitudes();
-  if (turn.action == Action::kGather) flat.JoinGather();
+  // Ranks gather whole values in the update alone: in model:full(fn).
+  if (turn.action == Action::kGather) flat.JoinGather(/*whole=*/turn.phase == Phase::kUpdate);
   if (turn.action == Action::kReduce) {
     FinishReduction();
     flat.StartReduce(HaveGradients(turn, /*is_unanimous=*/false));

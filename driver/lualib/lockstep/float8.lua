@@ -72,6 +72,9 @@ end
 local function obstacle(layer)
   local class = getmetatable(layer)
   if class ~= nn.Linear then return "its class is " .. class.class_name .. ", not Linear" end
+  if fully_shard.is_sharded(layer) then
+    return "it is a unit of sharding.fully_shard; shard the model after float8.apply"
+  end
   if nn.fields(layer).forward then return "it has a forward of its own" end
   return obstacle_of_weight(layer.weight)
 end

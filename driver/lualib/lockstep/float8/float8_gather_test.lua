@@ -61,8 +61,7 @@ t.test("WeightsThatTravelInFloat8ChangeNoBitOfATraining", function()
     { "casts again", {}, { no_keep = true } },
     { "few", { replicas = world == 4 and 2 or 1 }, { config = { num_hidden_layers = 1, intermediate_size = 48 } } },
   }
-  -- Two of them on four ranks, which take longer: the first, and copies of the model.
-  for _, case in ipairs(world == 4 and { cases[1], cases[6] } or cases) do
+  for _, case in ipairs(world == 4 and { cases[6] } or cases) do
     local name, options, changes = unpack(case, 1, 3)
     float8.forget()
     local actual = sharded_training(with(options, { float8_gather = true }), changes)
@@ -71,6 +70,57 @@ t.test("WeightsThatTravelInFloat8ChangeNoBitOfATraining", function()
     t.equal(float8.kept_bytes(), 0)
   end
 end)
+
+--- A layer for each rank and one for all.
+local Routes = nn.Module:subclass("Routes")
+
+function Routes:init()
+  self.all, self.routes = nn.Linear(32, 32), nn.ModuleList {}
+  for i = 1, world do self.routes[i] = nn.Linear(32, 32) end
+end
+
+function Routes:forward(x) return self.routes[dist.rank() + 1](torch.tanh(self.all(x))) end
+
+t.test("ARankThatSkipsAWeightTakesPart", function()
+  local results = {}
+  for _, float8_gather in ipairs { false, true } do
+    torch.manual_seed(7)
+    local net, losses = Routes(), {}
+    float8.apply(net)
+    local model = sharding.fully_shard(net, { float8_gather = float8_gather, skipped = "join" })
+    local optimizer = optim.AdamW(model:parameters(), { lr = 1e-2 })
+    for step = 1, 3 do
+      local loss = model(torch.ones { 3, 32 } * (step + dist.rank())):pow(2):mean()
+      loss:backward()
+      optimizer:step()
+      optimizer:zero_grad()
+      losses[step] = loss:item()
+    end
+    results[#results + 1] = { numbers = losses, state = model:state_dict() }
+  end
+  expect_same_bits(results[2], results[1], "")
+end)
+
+t.test("ARankMayReadWholeValuesAlone", function()
+  local results = {}
+  for _, float8_gather in ipairs { false, true } do
+    torch.manual_seed(7)
+    local net = nn.Sequential { nn.Linear(32, 48), nn.Linear(48, 32) }
+    float8.apply(net)
+    local model = sharding.fully_shard(net, { float8_gather = float8_gather, skipped = "join" })
+    local x, numbers = torch.ones { 3, 32 }, {}
+    for step = 1, 2 do
+      numbers[step] = model(x):sum():item()
+      -- The others join from their next forward.
+      if step == 1 and dist.rank() == 0 then model:full(function() numbers[3] = net[1].weight:sum():item() end) end
+    end
+    results[#results + 1] = { numbers = numbers, state = model:state_dict() }
+  end
+  expect_same_bits(results[2], results[1], "")
+end)
+
+-- With copies of the model, ranks compare with others than those that they gather from. All else is tested on two.
+if world == 4 then return end
 
 t.test("AFloat8WeightTravelsAsABytePerNumber", function()
   for _, dtype in ipairs { torch.float32, torch.bfloat16 } do
@@ -130,34 +180,41 @@ t.test("OnlyItsLayerReadsAWeightThatTravelsInFloat8", function()
   t.truthy(not torch.equal(model(x), y), "new values, and new scales")
 end)
 
---- A layer for each rank and one for all.
-local Routes = nn.Module:subclass("Routes")
+t.test("TensorsKeptFromFullAreNotReadOnceTheWeightIsGatheredInFloat8", function()
+  if world == 1 then return end
+  local net = nn.Sequential { nn.Linear(32, 48), nn.Linear(48, 32) }
+  float8.apply(net)
+  local model = sharding.fully_shard(net, { float8_gather = true, units = {} })
+  local kept, copy = model:full(function()
+    local values = net[1].weight:detach()
+    return values, values:clone()
+  end)
+  local layer, forward = net[2], net[2].forward
+  layer.forward = function(self, x) return forward(self, x + kept:sum()) end
+  t.raises("fully_shard: this tensor shares the memory of a weight of the root in model:full(fn), which is over, and "
+    .. "the weight is gathered in float8 now; clone what you keep", model, torch.ones { 3, 32 })
+  layer.forward = nil
+  t.equal(model(torch.ones { 3, 32 }).shape, torch.ones({ 3, 32 }).shape)
+  model:full(function() t.equal(net[1].weight:detach(), copy) end)
+end)
 
-function Routes:init()
-  self.all, self.routes = nn.Linear(32, 32), nn.ModuleList {}
-  for i = 1, world do self.routes[i] = nn.Linear(32, 32) end
-end
+t.test("ALayerThatIsAUnitIsConvertedBeforeItIsSharded", function()
+  local function layers() return nn.ModuleList { nn.Linear(32, 32), nn.Linear(32, 32) } end
+  local first = layers()
+  float8.apply(first)
+  local model = sharding.fully_shard(first, { float8_gather = true, units = { "0", "1" } })
+  t.equal(model:sharding_stats().float8_weights, world == 1 and 0 or 2)
+  t.raises('"0", for example: it is a unit of sharding.fully_shard; shard the model after float8.apply', float8.apply,
+    sharding.fully_shard(layers(), { float8_gather = true, units = { "0", "1" } }))
+end)
 
-function Routes:forward(x) return self.routes[dist.rank() + 1](torch.tanh(self.all(x))) end
-
-t.test("ARankThatSkipsAWeightTakesPart", function()
-  local results = {}
-  for _, float8_gather in ipairs { false, true } do
-    torch.manual_seed(7)
-    local net, losses = Routes(), {}
-    float8.apply(net)
-    local model = sharding.fully_shard(net, { float8_gather = float8_gather, skipped = "join" })
-    local optimizer = optim.AdamW(model:parameters(), { lr = 1e-2 })
-    for step = 1, 3 do
-      local loss = model(torch.ones { 3, 32 } * (step + dist.rank())):pow(2):mean()
-      loss:backward()
-      optimizer:step()
-      optimizer:zero_grad()
-      losses[step] = loss:item()
-    end
-    results[#results + 1] = { numbers = losses, state = model:state_dict() }
-  end
-  expect_same_bits(results[2], results[1], "")
+t.test("RanksThatGatherOtherWeightsInFloat8AreToldWhich", function()
+  if world == 1 then return end
+  local net = nn.Sequential { nn.Linear(32, 48), nn.Linear(48, 32) }
+  float8.apply(net, { filter = function(name) return name == "0" or dist.rank() == 0 end })
+  t.raises('fully_shard: the ranks give different models or options, in 1 places:\n  rank 0: unit "", 1.weight: Float '
+    .. '[32, 48], trained, gathered in float8\n  rank 1: unit "", 1.weight: Float [32, 48], trained',
+    sharding.fully_shard, net, { float8_gather = true, units = {} })
 end)
 
 t.test("ABackwardMayFollowAForwardWithinFull", function()
