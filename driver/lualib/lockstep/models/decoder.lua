@@ -185,6 +185,11 @@ local function leaves_sum(layer, pass)
     and one_input.is_plain(nn.RMSNorm, layer.input_layernorm)
 end
 
+--- Returns whether a norm can add y to x. An MLP of the user may return a number, or a tensor that is broadcast.
+local function has_size_of(x, y)
+  return torch.is_tensor(y) and y:dim() == x:dim() and y:numel() == x:numel()
+end
+
 --- From embeddings [T, hidden] to what the head takes; also the second results of the layers, in their order.
 function Decoder:forward(x, pass)
   local seconds, stage = {}, pass.stage or { first = 1, last = #self.layers, is_last = true }
@@ -194,6 +199,7 @@ function Decoder:forward(x, pass)
     local aux
     if leaves_sum(layer, pass) then
       y, x, aux = layer:without_last_sum(y, x, pass)
+      if not has_size_of(x, y) then x, y = x + y, nil end
     else
       if y then x, y = x + y, nil end
       if pass.checkpoint then

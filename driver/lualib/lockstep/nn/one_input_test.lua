@@ -158,3 +158,27 @@ t.test("ALastSumIsLeftToTheNextNormUnlessItIsSeen", function()
   t.equal(outputs.last.shape, { 30, 16 })
   t.truthy((outputs[2] - outputs[1]):abs():max():item() > 0)
 end)
+
+-- A norm adds tensors of one shape alone.
+t.test("AnMlpMayReturnWhatIsBroadcast", function()
+  local mlps = {
+    number = function() return 0 end,
+    no_dimension = function(_, x) return x:sum() end,
+    one_row = function(_, x) return x:mean(0, true) end,
+    one_column = function(_, x) return x:mean(1, true) end,
+  }
+  for name, forward in pairs(mlps) do
+    for _, index in ipairs { 1, 3 } do
+      local function change(net) net.model.layers[index].mlp.forward = forward end
+      local function with_hooks(net)
+        change(net)
+        for _, layer in ipairs(net.model.layers) do layer:register_forward_hook(function() end) end
+      end
+      local actual, expected
+      t.equal(count_sums(function() actual = train(change) end), 2 - (index == 1 and 1 or 0), name)
+      t.equal(count_sums(function() expected = train(with_hooks) end), 0, name)
+      t.truthy(next(expected))
+      expect_gradients(actual, expected)
+    end
+  end
+end)
