@@ -182,3 +182,25 @@ t.test("AnMlpMayReturnWhatIsBroadcast", function()
     end
   end
 end)
+
+t.test("TheNormAfterTheAttentionMayBeOfTheUser", function()
+  local inputs
+  local changes = {
+    hook = function(norm) norm:register_forward_hook(function(_, seen, y)
+      inputs = seen
+      return y * 2
+    end) end,
+    forward = function(norm) norm.forward = function(_, x) return nn.RMSNorm.forward(norm, x) * 2 end end,
+    weight = function(norm) torch.no_grad(function() norm.weight:mul_(2) end) end,
+  }
+  local found = {}
+  for name, change in pairs(changes) do
+    found[name] = train(function(net) change(net.model.layers[2].post_attention_layernorm) end)
+    found[name]["model.layers.1.post_attention_layernorm.weight"] = nil -- half as large with a doubled weight
+  end
+  expect_gradients(found.hook, found.weight, 1e-6)
+  expect_gradients(found.forward, found.weight, 1e-6)
+  t.equal(inputs.n, 1) -- the sum
+  t.truthy(train(function(net) net.model.layers[2].post_attention_layernorm = nn.LayerNorm(16) end))
+  t.truthy(train(function(net) net.model.layers[2].self_attn.forward = function() return 0 end end))
+end)
