@@ -1,6 +1,7 @@
 -- models.generate with a graph for new tokens, recorded on the CPU: the ids are those without one. Each rank records on
 -- its own.
 
+local dist = require "lockstep.distributed"
 local lora = require "lockstep.lora"
 local models = require "lockstep.models"
 local t = require "lockstep.testing"
@@ -65,6 +66,11 @@ t.test("WhatAGraphCannotHoldRunsWithoutOne", function()
   t.equal(made, nil, "few tokens")
   _, made = generate(model, {}, nil)
   t.equal(made, nil, "the default of a CPU")
+  local device = dist.device
+  dist.device = function() return "cuda:0" end
+  _, made = generate(model, {}, nil)
+  dist.device = device
+  t.equal(made, nil, "a model on a CPU in a run on GPUs")
 end)
 
 -- A head that reads a value cannot be recorded.

@@ -290,8 +290,8 @@ end
 ---@field forced_end integer[]? the last of max_new_tokens ids is one of these
 ---@field repetition_penalty number? default 1. Logits of ids that the sequence has already, prompt included, are
 --- divided by it if they are positive, and else multiplied
----@field graph boolean? repeats a recording for new tokens, as lockstep.graph does; default: on a GPU. Layers that
---- cannot be recorded run without one
+---@field graph boolean? repeats a recording for new tokens, as lockstep.graph does; default: on a GPU. Lua of a module
+--- class of your own then runs for the first tokens alone. Layers that cannot be recorded run without a graph
 ---@field on_token (fun(prompt: integer, id: integer))? is called with each new id at once; prompts count from 1
 
 --- Returns the ids that a model writes after each prompt, in the order of the prompts. Prompts of different lengths

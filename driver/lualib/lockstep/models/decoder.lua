@@ -101,6 +101,19 @@ function Mlp:forward(x)
   return self.down_proj(nn.swiglu(one_input.linears(x, self.gate_proj, self.up_proj)))
 end
 
+--- Returns whether a norm can add y to x. A module of the user may return a number, or a tensor that is broadcast.
+local function has_size_of(x, y)
+  return torch.is_tensor(y) and y:dim() == x:dim() and y:numel() == x:numel()
+end
+
+--- Returns norm(x + y) and x + y. Only a plain norm is sure to return its sum: hooks, a replaced forward or another
+--- class may return one result.
+local function add_and_norm(norm, y, x)
+  if one_input.is_plain(nn.RMSNorm, norm) and has_size_of(x, y) then return norm(y, x) end
+  local sum = x + y
+  return (norm(sum)), sum
+end
+
 --- Returns the new hidden states, and the second result of its MLP if there is one.
 ---@class models.Layer: nn.Module
 local Layer = nn.Module:subclass("DecoderLayer")
@@ -137,7 +150,7 @@ function Layer:without_last_sum(y, x, pass)
   else
     normalised, sum = one_input.norm(self.input_layernorm, x)
   end
-  normalised, sum = self.post_attention_layernorm(self.self_attn(normalised, pass), sum)
+  normalised, sum = add_and_norm(self.post_attention_layernorm, self.self_attn(normalised, pass), sum)
   local result, aux = self.mlp(normalised)
   return result, sum, aux
 end
@@ -148,7 +161,7 @@ end
 ---@return torch.Tensor # [T, hidden]
 ---@return torch.Tensor? # of a mixture of experts: the router's logits
 function Layer:after_attention(attended, x)
-  local normalised, sum = self.post_attention_layernorm(attended, x)
+  local normalised, sum = add_and_norm(self.post_attention_layernorm, attended, x)
   local y, aux = self.mlp(normalised)
   if aux then return sum + y, aux end
   return sum + y
@@ -194,6 +207,7 @@ function Decoder:forward(x, pass)
     local aux
     if leaves_sum(layer, pass) then
       y, x, aux = layer:without_last_sum(y, x, pass)
+      if not has_size_of(x, y) then x, y = x + y, nil end
     else
       if y then x, y = x + y, nil end
       if pass.checkpoint then

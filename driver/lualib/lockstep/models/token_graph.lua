@@ -8,6 +8,7 @@
 --- Source: static caches, as in gpt-fast and transformers.
 
 local core_graph = require "lockstep.core.graph"
+local dist = require "lockstep.distributed"
 local graph = require "lockstep.graph"
 local hooks = require "lockstep.nn.hooks"
 local nn = require "lockstep.nn"
@@ -80,15 +81,15 @@ local function compute(self, numbers, columns)
   return self.model:head(hidden)
 end
 
---- Returns a graph for new tokens, or nil where they run better without one. rows.lua does not call
---- this for a model whose ranks compute together.
+--- Returns a graph for new tokens, or nil where they run better without one, and where the model is not on this rank's
+--- device. rows.lua does not call this for a model whose ranks compute together.
 ---@param model models.CausalLM
 ---@param cache models.Cache that has the prompts
 ---@param most_new integer the most new tokens of a prompt
 ---@return models.TokenGraph?
 function M.new(model, cache, most_new)
   if most_new < M.LEAST_NEW_TOKENS or not cache.masks or not can_record(model) or core_graph.is_recording()
-      or select(2, core_graph.modes()) then
+      or select(2, core_graph.modes()) or cache.masks.device ~= dist.device() then
     return nil
   end
   local self = setmetatable({ model = model, cache = cache }, TokenGraph)

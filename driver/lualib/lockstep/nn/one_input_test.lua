@@ -158,3 +158,49 @@ t.test("ALastSumIsLeftToTheNextNormUnlessItIsSeen", function()
   t.equal(outputs.last.shape, { 30, 16 })
   t.truthy((outputs[2] - outputs[1]):abs():max():item() > 0)
 end)
+
+-- A norm adds tensors of one shape alone.
+t.test("AnMlpMayReturnWhatIsBroadcast", function()
+  local mlps = {
+    number = function() return 0 end,
+    no_dimension = function(_, x) return x:sum() end,
+    one_row = function(_, x) return x:mean(0, true) end,
+    one_column = function(_, x) return x:mean(1, true) end,
+  }
+  for name, forward in pairs(mlps) do
+    for _, index in ipairs { 1, 3 } do
+      local function change(net) net.model.layers[index].mlp.forward = forward end
+      local function with_hooks(net)
+        change(net)
+        for _, layer in ipairs(net.model.layers) do layer:register_forward_hook(function() end) end
+      end
+      local actual, expected
+      t.equal(count_sums(function() actual = train(change) end), 2 - (index == 1 and 1 or 0), name)
+      t.equal(count_sums(function() expected = train(with_hooks) end), 0, name)
+      t.truthy(next(expected))
+      expect_gradients(actual, expected)
+    end
+  end
+end)
+
+t.test("TheNormAfterTheAttentionMayBeOfTheUser", function()
+  local inputs
+  local changes = {
+    hook = function(norm) norm:register_forward_hook(function(_, seen, y)
+      inputs = seen
+      return y * 2
+    end) end,
+    forward = function(norm) norm.forward = function(_, x) return nn.RMSNorm.forward(norm, x) * 2 end end,
+    weight = function(norm) torch.no_grad(function() norm.weight:mul_(2) end) end,
+  }
+  local found = {}
+  for name, change in pairs(changes) do
+    found[name] = train(function(net) change(net.model.layers[2].post_attention_layernorm) end)
+    found[name]["model.layers.1.post_attention_layernorm.weight"] = nil -- half as large with a doubled weight
+  end
+  expect_gradients(found.hook, found.weight, 1e-6)
+  expect_gradients(found.forward, found.weight, 1e-6)
+  t.equal(inputs.n, 1) -- the sum
+  t.truthy(train(function(net) net.model.layers[2].post_attention_layernorm = nn.LayerNorm(16) end))
+  t.truthy(train(function(net) net.model.layers[2].self_attn.forward = function() return 0 end end))
+end)
