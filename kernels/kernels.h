@@ -41,9 +41,9 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
 std::pair<at::Tensor, at::Tensor> AddRmsNorm(const at::Tensor& x, const at::Tensor& residual,
                                              const at::Tensor& weight, double eps);
 
-// Returns RmsNorm(x, weight, eps) and x, for what else reads x: a residual. Backward adds the
-// gradient of the second result in the pass that computes the norm's, and rounds the sum once. With
-// x on both sides of RmsNorm, autograd would read and write x's gradient once more.
+// Returns RmsNorm(x, weight, eps) and x. Use the second result where x is read again, as in a
+// residual. Backward adds its gradient in the pass that computes the norm's, and rounds the sum
+// once. If x itself were read again, autograd would read and write x's gradient once more.
 //   x: [..., size]; weight: [size].
 std::pair<at::Tensor, at::Tensor> RmsNormAndInput(const at::Tensor& x, const at::Tensor& weight,
                                                   double eps);
@@ -74,7 +74,7 @@ inline constexpr size_t kMostLinears = 3;
 
 // Returns Linear(x, W, bias) of several layers, with the same bits. Backward adds each layer's
 // share to the gradient of x within the product (addmm), so that no gradient of x is written for
-// each layer and read again to add them. The sum is rounded as often as those would be, or less.
+// each layer and read again to add them. The sum is rounded no more often than by such additions.
 //   x: [..., in]; weights: [out, in] each, 1 to 3; biases: [out] each, or none.
 std::vector<at::Tensor> Linears(const at::Tensor& x, at::TensorList weights,
                                 at::TensorList biases = {});

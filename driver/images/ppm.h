@@ -2,11 +2,13 @@
 //
 //    absl::StatusOr<std::vector<PpmFrame>> frames = FindPpmFrames(bytes);
 //    if (!frames.ok()) return frames.status();
-//    for (const PpmFrame& frame : *frames) Use(bytes.data() + frame.begin, frame.height,
-//    frame.width);
+//    for (const PpmFrame& frame : *frames) {
+//      Use(bytes.data() + frame.begin, frame.height, frame.width);
+//    }
 //
-// Each picture says its own size, so a video that is turned or changes its size is not misread.
-// Only what ffmpeg writes is known: "P6\nWIDTH HEIGHT\n255\n", then RGB. Thread-safe.
+// Each picture has its own size in its header, so videos that are turned, or that change their
+// size, are read correctly. Takes only the form that ffmpeg writes: "P6\nWIDTH HEIGHT\n255\n",
+// then RGB. Thread-safe.
 
 #ifndef LOCKSTEP_DRIVER_IMAGES_PPM_H_
 #define LOCKSTEP_DRIVER_IMAGES_PPM_H_

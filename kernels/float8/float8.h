@@ -57,8 +57,9 @@ Float8 CastToFloat8(const at::Tensor& x, at::ScalarType format, std::optional<in
 // The next three are for a tensor that lies in parts on several ranks. sharding/fully_shard calls
 // them through the dispatcher: lockstep::float8_scale, float8_cast_part and float8_give.
 //
-// Returns the scale for each number of `amax`, float32. With the scale of the largest magnitude of
-// all parts, their casts are together CastToFloat8 of the whole tensor with one scale.
+// Returns the scale for each number of `amax`, float32. If all parts are cast with the scale of the
+// largest magnitude in any of them, the casts together are CastToFloat8 of the whole tensor with
+// one scale.
 at::Tensor Float8Scale(const at::Tensor& amax, at::ScalarType format);
 // Casts x, contiguous, to `out`, which has its shape and a float8 format. scale: one number.
 void CastPartToFloat8(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& out);

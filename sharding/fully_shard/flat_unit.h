@@ -43,11 +43,11 @@ struct UnitOptions {
   // CPU.
   std::shared_ptr<base::CopyEngine> engine;
   bool has_values = true;  // false: the parameters are not read, and masters are zero until Load
-  // Names of parameters that are gathered in float8 (e4m3, one scale for each), a byte for a
-  // number. Gathered, they have values for layers of lockstep::float8_linear alone, whose recipe is
-  // "tensorwise"; the program needs //kernels:torch. Results have the bits of a cast of the
-  // gathered weight. They must be matrices of float32, bfloat16 or float16 as gathered, without
-  // offload.
+  // Names of parameters that are gathered in float8 (e4m3, one scale for each): one byte for each
+  // number. While they are gathered, only lockstep::float8_linear with the recipe "tensorwise" can
+  // read them. Its results have the bits of a cast of the gathered weight. The program must link
+  // //kernels:torch. They must be matrices that would be gathered in float32, bfloat16 or float16,
+  // without offload.
   std::set<std::string> float8_weights = {};
 };
 
@@ -82,17 +82,17 @@ class FlatUnit {
   // --- Gathering ---
   bool is_gathered() const { return state_ == State::kGathered; }
   bool is_in_flight() const { return state_ == State::kInFlight; }
-  // Makes gatherings from here on take all values as they are, float8 weights too, or not any more.
-  // Call it while the unit is sharded.
+  // Sets whether the next gathers take float8 weights as whole values. Call it while the unit is
+  // sharded.
   void set_gathers_whole(bool whole) { gathers_whole_ = whole; }
   void StartGather();   // Collective over the group. Returns before the values are there.
   void FinishGather();  // Waits for them; the parameters are usable from here on.
-  void Reshard();       // Gives the buffer back. Waits first where the gathering is under way.
-  // Tells a unit with masters in host memory that the next gathering must read them again.
+  void Reshard();       // Gives the buffer back. Waits first for a gather that is under way.
+  // Tells a unit with masters in host memory that the next gather must read them again.
   void MastersMayHaveChanged();
   // With masters in host memory: returns once no copy reads them.
   void LeaveMasters();
-  // Takes part in a gathering that this rank does not need. `whole`: of all values as they are.
+  // Takes part in a gather that this rank does not need. `whole`: as after set_gathers_whole(true).
   void JoinGather(bool whole);
   // Puts parameters that were written while gathered into the masters. Every rank writes alike.
   void WriteBack();
@@ -101,9 +101,10 @@ class FlatUnit {
   void CheckUnchanged();
 
   // --- Float8 ---
-  // The scale of a float8 weight is that of its largest magnitude on all ranks. Ranks reduce the
-  // magnitudes of all units at once, when the masters may have changed.
-  size_t num_float8() const;
+  // The scale of a float8 weight is that of its largest magnitude on all ranks. In each pass
+  // one collective reduces the magnitudes of all units. TakeMagnitudes gets the result for this
+  // unit.
+  size_t num_float8() const;  // weights that are gathered in float8
   // Returns the largest magnitude of this rank's part of each float8 weight: int32, the bits of the
   // float32 number. Their order is that of the numbers, with NaN as the largest.
   at::Tensor Magnitudes() const;
@@ -115,7 +116,7 @@ class FlatUnit {
   bool has_gradients() const { return num_gradients_ > 0; }
   // Whether this backward has given all parameters that require a gradient one.
   bool has_all_gradients() const { return num_arrived_ == num_trained_; }
-  // Whether a parameter is trained from the next gathering on, if no script changes that.
+  // Whether a parameter is trained from the next gather on, if no script changes that.
   bool is_trained(size_t i) const;
   bool all_are_trained() const { return num_trained_ == parameters_.size(); }
   // Returns a byte for each parameter: 1 if it has a gradient that is not reduced yet.
@@ -165,7 +166,7 @@ class FlatUnit {
     bool has_gradient = false;  // of this backward or of earlier ones without reduction
     bool has_arrived = false;   // in this backward
     bool is_reduced = false;    // by the reduction under way
-    bool is_trained = false;    // as of the last gathering
+    bool is_trained = false;    // as of the last gather
     int64_t version = 0;        // while gathered
   };
 

@@ -37,7 +37,7 @@ HeldBytes Hold(const at::Tensor& tensor);
 void Release(const HeldBytes& held);
 
 // While one lives, storages that this thread begins to hold are those of a mapped file. They count
-// as live, and let the collector take no step: no memory was allocated for them.
+// as live, but the collector takes no step for them, because no memory was allocated.
 class HoldsMapped {
  public:
   HoldsMapped();

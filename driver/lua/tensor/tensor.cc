@@ -27,7 +27,7 @@ constexpr char kDtypes[] = "lockstep.dtypes";
 constexpr uint32_t kTensorTag = 0x65742e4c;
 constexpr uint32_t kDtypeTag = 0x642e6b63;
 
-// The collector works for each byte that Lua allocates, so the fields leave no gaps.
+// The collector does work for each byte that Lua allocates, so the fields leave no gaps.
 struct TensorBox {
   uint32_t tag;
   bool has_unrooted_hooks;  // see hooks.h
@@ -89,10 +89,10 @@ c10::StorageImpl* StorageOf(const TensorBox* box) {
   return tensor->has_storage() ? tensor->unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }
 
-// Brings the tensors that are probably freed next into the cache, while this one is freed. The
+// Loads the tensors that are probably freed next into the cache, while this one is freed. The
 // collector frees dead tensors from the newest to the oldest, thousands of operators after their
-// last use, so each of their parts would be waited for. A part's address lies in the part before
-// it, so the third tensor from here is at its first part and the first at its last.
+// last use. By then no cache holds their parts. A part's address lies in the part before it, so
+// each call loads one part of each: the third tensor's first part, and the first one's last.
 void PrefetchOlder(const TensorBox* box) {
   const TensorBox* const first = box->older;
   const TensorBox* const second = first == nullptr ? nullptr : first->older;

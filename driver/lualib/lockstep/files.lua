@@ -13,7 +13,7 @@ local M = {}
 ---@return string[]
 function M.list(folder) return core_files.list(folder) end
 
---- Returns what a path leads to; nil if nothing is there. Opens nothing.
+--- Returns the type of what a path leads to, or nil if nothing is there. Does not open it.
 ---@param path string
 ---@return "file"|"folder"|"pipe"|"other"|nil
 function M.kind(path) return core_files.kind(path) end

@@ -123,12 +123,12 @@ end
 ---numbers; default: true. Results have the same bits
 
 ---@class float8.Left
----@field name string of a linear layer that stays as it is
+---@field name string of a layer or of a module of experts
 ---@field reason string "it is the head"
 
 --- Lets the linear layers of a model multiply in float8, in training and in evaluation. Layers whose dimensions are not
 --- multiples of 16 stay as they are. Call it before lora.apply, before or after sharding.data_parallel and
---- sharding.fully_shard. An error, if no layer can be converted.
+--- sharding.fully_shard. Throws if no layer can be converted.
 ---
 ---     float8.apply(model, { filter = function(name) return name:find "mlp" ~= nil end })
 ---

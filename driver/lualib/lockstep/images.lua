@@ -47,12 +47,12 @@ end
 --- The second result of images.video: options of process:video.
 ---@class images.VideoInfo
 ---@field fps number of the video
----@field numbers integer[] which frames were taken, from 0
+---@field numbers integer[] the frames that were taken, from 0
 ---@field seconds number the length of the video
 ---@field sampled_fps number frames taken in each second
 
 --- Reads frames of a video file, upright, by the programs ffprobe and ffmpeg, which must be installed. Chooses frames
---- as transformers does: as for Qwen3-VL, or as for the type of the processor. The folder of a processor gives the
+--- as transformers does for the type of the processor, or for Qwen3-VL without one. The folder of a processor gives the
 --- defaults of fps, num_frames, min_frames and max_frames. Throws where the file is damaged or holds no video, and
 --- where the frames would be more than max_bytes.
 ---

@@ -1,6 +1,6 @@
---- LuaLS stubs of the modules lockstep.core and lockstep.core.*, from the comments above their C functions in
---- driver/lua. See generate.lua. A file of such functions begins with the module's name, and each function with its
---- signature:
+--- Makes LuaLS stubs of the modules lockstep.core and lockstep.core.* from the comments above their C functions in
+--- driver/lua. generate.lua writes them. The first comment of a source file begins with the module's name, and the
+--- comment of each function with its signature:
 ---
 ---     // lockstep.core.sharding: parts of datasets, and packing.
 ---
@@ -8,11 +8,11 @@
 ---     // The order of an epoch that shards share.
 ---     int Permute(lua_State* state) {
 ---
---- `Packer:add(tokens: integer)` is a method of the class lockstep.core.sharding.Packer. Types are those of LuaLS, in
---- which the module's own classes need no prefix. A result may go without a name. A signature goes on in the next line
---- until its brackets are closed, or after a comma, or before `->`; after `//` alone another one may follow.
+--- `Packer:add(tokens: integer)` is a method of the class lockstep.core.sharding.Packer. Types are those of LuaLS. The
+--- module's own classes need no prefix there. A result needs no name. A signature continues in the next line while a
+--- bracket is open, after a comma, and before or after `->`. After a line with `//` alone another signature may follow.
 ---
---- Types that no function has are written as they are: `// ---@class lockstep.core.JsonShape`.
+--- Other types are written in the form of LuaLS: `// ---@class lockstep.core.JsonShape`.
 
 local M = {}
 
@@ -26,14 +26,14 @@ local M = {}
 ---@field place string file:line
 ---@field num_read integer the last argument that the C function reads itself, without that of a method's object
 
---- Bracket levels that the text opens, less those that it closes. The > of -> is no bracket.
+--- Returns the number of brackets that the text opens, less those that it closes. The > of -> is no bracket.
 local function depth_of(text)
   local _, opened = text:gsub("[%(%[{<]", "")
   local _, closed = text:gsub("%->", ""):gsub("[%)%]}>]", "")
   return opened - closed
 end
 
---- The pieces of a list, cut at the commas outside of brackets.
+--- Returns the pieces of a list, cut at the commas outside of brackets.
 local function split(list)
   local pieces, depth, piece = {}, 0, ""
   for part, comma in (list .. ","):gmatch("([^,]*)(,)") do
@@ -48,7 +48,7 @@ local function split(list)
   return pieces
 end
 
---- Whether the text may be a type, not a sentence.
+--- Returns whether the text may be a type, not a sentence.
 local function is_type(text)
   local outside = text:gsub("%b()", ""):gsub("%b{}", ""):gsub("%b<>", ""):gsub("([:,]) ", "%1")
   return not outside:find " " and not outside:find "[^.]%.$"
@@ -86,7 +86,7 @@ function M.signature(text)
     text = {} }
 end
 
---- Reads the lines of a comment above a C function: what they say of it, or of its instances.
+--- Reads the lines of a comment above a C function. Returns one entry for each signature in it.
 local function read_comment(lines)
   local functions, i = {}, 1
   while i <= #lines do
@@ -114,9 +114,9 @@ end
 ---@field module string?
 ---@field functions bindings.Function[]
 ---@field types string[] blocks of LuaLS, as they are
----@field names {name: string, native: string}[] by which Lua calls the functions
+---@field names {name: string, native: string}[] the names by which Lua calls the C functions
 
---- The last argument that the body of a C function reads.
+--- Returns the number of the last argument that the body of a C function reads.
 local function last_read(body)
   local last = 0
   for _, pattern in ipairs { "Read%w*%b<>%(state, (%d+)", "Read%w*%(state, (%d+)", "lua_toboolean%(state, (%d+)",
@@ -161,7 +161,7 @@ function M.read(path, text)
   return source
 end
 
---- All sources of bindings.
+--- Reads all source files of driver/lua.
 ---@return bindings.Source[]
 function M.sources()
   local sources = {}
@@ -177,7 +177,7 @@ function M.sources()
   return sources
 end
 
---- The descriptions of a C function that the source names: in the same file, or in a header of its folder.
+--- Returns the descriptions of a C function that the source names: from the same file, or a header of its folder.
 local function functions_of(source, native, sources)
   local folder, found = source.path:match("^(.*/)"), {}
   for _, other in ipairs(sources) do
@@ -190,7 +190,7 @@ local function functions_of(source, native, sources)
   return found
 end
 
---- Comments that contradict the code: another name than Lua's, or too few parameters.
+--- Returns a message for each comment that contradicts the code: by another name than Lua's, or too few parameters.
 ---@param sources bindings.Source[]
 ---@return string[]
 function M.problems(sources)
@@ -217,7 +217,7 @@ end
 
 -- Text -----------------------------------------------------------------------------------------------
 
---- The type of a value of a module that is no function.
+--- Returns the type of a module's value that is not a function.
 local function type_of(value)
   if type(value) == "number" then return value % 1 == 0 and "integer" or "number" end
   if type(value) == "userdata" then return "lightuserdata" end
@@ -228,7 +228,7 @@ local function type_of(value)
   return "{" .. table.concat(fields, ", ") .. "}"
 end
 
---- The lines of a function's stub; `qualified` gives the module's classes their prefix.
+--- Returns a function's stub. `qualified` gives the module's classes their prefix.
 local function function_lines(fn, object, qualified)
   local lines, names = {}, {}
   for _, line in ipairs(fn.text) do lines[#lines + 1] = ("--- " .. line):match("^(.-)%s*$") end
@@ -243,10 +243,10 @@ local function function_lines(fn, object, qualified)
   return table.concat(lines, "\n")
 end
 
---- The stub of a module.
+--- Returns the stub of a module.
 ---@param module string
 ---@param sources bindings.Source[]
----@param values table<string, any> the module itself, of which this gives what is no function
+---@param values table<string, any> the module itself, for its values that are not functions
 ---@return string
 function M.stub(module, sources, values)
   local own, classes, order, types = {}, {}, {}, {}
@@ -289,7 +289,7 @@ function M.stub(module, sources, values)
   return table.concat(lines, "\n") .. "\n"
 end
 
---- The stubs: content by the file's name.
+--- Returns the stubs: content by the file's name.
 ---@return table<string, string>
 function M.files()
   local files, sources = {}, M.sources()

@@ -1,4 +1,4 @@
-// lockstep.core.images: pictures.
+// lockstep.core.images: pictures, and the programs that read videos.
 
 #include <cstdint>
 #include <memory>

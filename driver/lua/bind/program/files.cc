@@ -123,7 +123,7 @@ int ChecksumOfFile(lua_State* state) {
 }
 
 // kind(path: string) -> "file"|"folder"|"pipe"|"other"|nil
-// What a path leads to; nil if nothing is there. Opens nothing.
+// Returns the type of what the path leads to, or nil if nothing is there. Does not open it.
 int Kind(lua_State* state) {
   std::error_code error;
   const fs::file_status status = fs::status(ReadString(state, 1, "files.kind: path"), error);

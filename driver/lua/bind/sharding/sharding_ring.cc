@@ -89,7 +89,7 @@ int NewExchange(lua_State* state) {
 }
 
 // Exchange:wait() -> torch.Tensor
-// What has come, of rank 0 first: one dimension. Once only.
+// Returns the received numbers in one dimension, those of rank 0 first. Call it once.
 int WaitForExchange(lua_State* state) {
   return PushTensor(state, ReadObject<sharding::Exchange>(state, 1, "wait: the exchange").Wait());
 }

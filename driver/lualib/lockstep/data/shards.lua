@@ -53,14 +53,14 @@ local function read_index(path, caller)
   return map
 end
 
--- From this size on files may stay mapped for dead tensors alone.
+-- The bytes of files that may stay mapped although only dead tensors use them.
 local LARGE_BYTES = 8 * 2 ^ 30
 
 -- The bytes of files that were mapped since the last collection for them.
 local mapped_bytes = 0
 
---- Reads a file. The bytes of mapped files let the collector take no step (driver/lua/tensor/pressure.h). So this
---- collects after many of them, and where the process has no addresses left.
+--- Reads a file. The collector takes no step for the bytes of mapped files (driver/lua/tensor/pressure.h). So this
+--- collects garbage after many of them, and where the process has no addresses left.
 local function read_file(path, caller)
   if mapped_bytes > math.max(LARGE_BYTES, core.tensor_bytes() / 2) then
     mapped_bytes = 0

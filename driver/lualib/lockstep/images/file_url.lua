@@ -4,8 +4,8 @@ local core_files = require "lockstep.core.files"
 
 local M = {}
 
---- Returns the path of a URL of a file here, or nil. A path with characters in percent codes is read so unless there
---- is a file of that very name: not every program writes the codes.
+--- Returns the path of a URL of a file on this host, or nil. Decodes percent codes, unless a file exists under the name
+--- as it is written: not every program writes the codes.
 ---@param url string
 ---@return string?
 function M.path(url)

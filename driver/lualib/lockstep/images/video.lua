@@ -1,4 +1,4 @@
---- Video files to frames, by the programs ffprobe and ffmpeg of libav. Only the frames that are chosen leave ffmpeg.
+--- Reads frames of video files by the programs ffprobe and ffmpeg. Only the chosen frames leave ffmpeg.
 
 local core_files = require "lockstep.core.files"
 local core_images = require "lockstep.core.images"
@@ -12,23 +12,23 @@ local M = {}
 local NAME = "images.video"
 local check = plain.checks(NAME .. ": ")
 
---- What transformers' video processors of Qwen take if a folder says nothing else.
+--- Defaults of transformers' video processors of Qwen, for folders that do not give them.
 local FPS, MIN_FRAMES, MAX_FRAMES = 2, 4, 768
 
---- What is run; a test has programs of its own. Private to the library.
+--- The programs that are run. Tests replace them. Private to the library.
 ---@type table<string, string>
 M.programs = { ffprobe = "ffprobe", ffmpeg = "ffmpeg" }
 
---- ffprobe writes some 10 bytes for each frame: room for days.
+--- The most bytes that ffprobe may write. It writes some 10 for each frame, so this is enough for days of video.
 local MAX_PROBE = 2 ^ 28
 
---- The size of a frame's header, at most.
+--- The most bytes of a frame's header.
 local MAX_HEADER = 64
 
---- So many numbers fit into one argument of a program.
+--- The most frames at once: their numbers must fit into one argument of a program.
 local MAX_CHOSEN = 8000
 
---- What is known of a file before it is decoded.
+--- The properties of a video that ffprobe reads, without decoding.
 ---@class images.Probe
 ---@field total integer frames
 ---@field fps number
@@ -38,21 +38,21 @@ local MAX_CHOSEN = 8000
 
 -- Choosing ----------------------------------------------------------------------------------------
 
---- The nearest whole number; of two, the even one.
+--- Returns the nearest whole number, and the even one where two are equally near.
 local function round(x)
   local below = math.floor(x)
   local rest = x - below
   return (rest > 0.5 or (rest == 0.5 and below % 2 == 1)) and below + 1 or below
 end
 
---- Returns `count` numbers at even distances, the first and the last frame among them, as Qwen3VLVideoProcessor.
+--- Returns `count` numbers at even distances from the first to the last frame, as Qwen3VLVideoProcessor does.
 local function spread(total, count)
   local numbers, step = {}, (total - 1) / (count - 1)
   for i = 1, count do numbers[i] = count == 1 and 0 or round((i - 1) * step) end
   return numbers
 end
 
---- Returns the first number of each of `count` equal parts, as Qwen2VLVideoProcessor, which computes in float32.
+--- Returns the first number of each of `count` equal parts, as Qwen2VLVideoProcessor does, which computes in float32.
 local function parts(total, count)
   local values, numbers = torch.arange(0, total, total / count, { dtype = torch.float32 }):totable(), {}
   for i = 1, count do numbers[i] = math.floor(values[i]) end
@@ -100,7 +100,7 @@ local function ratio(text)
   return value and value > 0 and value < math.huge and value or nil
 end
 
---- Asks ffprobe. Frames are counted by packets, without decoding; those that players drop do not count.
+--- Reads a file's properties by ffprobe. Counts frames by their packets, without those that players drop.
 ---@return images.Probe
 local function probe(path)
   local code, out, err = core_images.run({ M.programs.ffprobe, "-v", "error", "-protocol_whitelist", "file",

@@ -135,8 +135,8 @@ function Layer:forward(x, pass)
   return sum + y
 end
 
---- Computes the layer of x + y, but for its last sum. The next layer's norm makes it, in one pass over memory. The bits
---- are those of forward. Private to Decoder.
+--- Computes the layer of x + y, and returns the two terms of its last sum. The next layer's norm adds them, in one pass
+--- over memory. The bits are those of forward. Private to Decoder.
 ---@param y torch.Tensor? [T, hidden]
 ---@param x torch.Tensor [T, hidden]
 ---@param pass models.Pass

@@ -1,5 +1,5 @@
---- A new token of each sequence as one graph, so that a GPU launches the kernels of all layers at once. Private to
---- models.rows.
+--- Computes a new token of each sequence as one graph, so that a GPU launches the kernels of all layers at once.
+--- Private to models.rows.
 ---
 --- Without a graph a token takes as long as Lua takes to call some 20 operators of each layer. A graph repeats fixed
 --- addresses and shapes, but a cache grows. So the graph's attention reads the columns of a whole bucket (256, then
@@ -21,11 +21,12 @@ local M = {}
 ---@return boolean
 function M.is_default(device) return device ~= "cpu" end
 
---- A recording takes about as long as so many tokens without one.
+--- The fewest new tokens for a graph. A recording takes about as long as this many tokens without one.
 M.LEAST_NEW_TOKENS = 16
---- Beyond so many columns the kernel that takes a mask is slower than what a graph saves: it does not split the keys.
+--- The most columns that a graph reads. The kernel that takes a mask does not split the keys, and with more columns it
+--- loses more time than a graph saves.
 M.MOST_COLUMNS = 8192
---- Recordings of one call of models.generate; further shapes run without one.
+--- The most recordings of one call of models.generate. Further shapes run without one.
 local MAX_RECORDINGS = 64
 
 ---@class models.TokenGraph
@@ -129,7 +130,7 @@ function TokenGraph:logits(ids, positions)
   local is_well, logits = pcall(self.call, numbers, columns)
   if not is_well then
     local text = tostring(logits)
-    if not (text:find "graph" or text:find "captur") then error(logits, 0) end -- Ctrl-C, for one
+    if not (text:find "graph" or text:find "captur") then error(logits, 0) end -- Ctrl-C, for example
     io.stderr:write(("lockstep: warning: models.generate: new tokens run without a graph, at the usual speed: %s\n")
       :format(text))
   end

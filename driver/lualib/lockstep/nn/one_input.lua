@@ -1,12 +1,12 @@
---- Layers that read one input. Each of them has a share of its gradient. Where autograd adds the shares up, it writes
---- one tensor as large as the input for each, and reads all of them. Here a single node of autograd adds each share
---- where it is computed: see Linears and RmsNormAndInput in kernels/kernels.h.
+--- Calls several layers that read one input. The input's gradient is a sum with one term for each layer. Autograd
+--- writes each term as a tensor of the input's size, and reads all of them again to add them. Here a single node of
+--- autograd adds each term where it is computed: see Linears and RmsNormAndInput in kernels/kernels.h.
 ---
 ---     local q, k, v = one_input.linears(x, self.q_proj, self.k_proj, self.v_proj)
 ---     local normalised, x = one_input.norm(self.input_layernorm, x)
 ---
---- A layer that is not as its class made it is called as always, and so are the layers next to it: one with an adapter,
---- in float8, in few bits, with hooks, or divided over ranks. Private to the library.
+--- Layers are called one by one where one of them is not plain: where it has an adapter or hooks, is in float8 or few
+--- bits, or is divided over ranks. Private to the library.
 
 local fused = require "lockstep.nn.fused"
 local hooks = require "lockstep.nn.hooks"

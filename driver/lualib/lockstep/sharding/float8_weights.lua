@@ -1,4 +1,4 @@
---- The weights that a sharded model gathers in float8: for sharding.fully_shard.
+--- Chooses the weights that a sharded model gathers in float8. Private to sharding.fully_shard.
 
 local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
@@ -6,7 +6,7 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
---- Returns why the weight of a float8 layer is gathered as others, or nil.
+--- Returns why the weight of a float8 layer cannot be gathered in float8, or nil.
 ---@param layer nn.Module
 ---@param o table options of fully_shard
 ---@param num_users integer modules that hold the weight
@@ -28,12 +28,12 @@ local function ranks_of_copy(group, replicas)
   return (group and #group:ranks() or dist.world_size()) / replicas
 end
 
---- Chooses the weights.
+--- Returns the names of the weights to gather in float8, and the float8 layers whose weights are not among them.
 ---@param net nn.Module
 ---@param found sharding.Units
 ---@param o table options of fully_shard
 ---@return string[] names
----@return float8.Left[] left the float8 layers whose weights are gathered as others
+---@return float8.Left[] left
 function M.find(net, found, o)
   local names, left, users, name_of, of_experts = {}, {}, {}, {}, {}
   if not o.float8_gather then return names, left end

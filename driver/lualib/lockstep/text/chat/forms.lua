@@ -240,7 +240,7 @@ local function answer_of(messages)
   return is_answer and type(last.content) == "string" and last.content or nil, is_answer
 end
 
---- Reads what asks, and a known answer: a completion, or what the assistant says last.
+--- Reads the messages that ask, and a known answer: a completion, or the last words of the assistant.
 local function read_prompt(caller, sample, roles)
   if given(sample.prompt) ~= nil then
     local completion = as_messages(caller, "completion", given(sample.completion), "assistant", roles)
