@@ -59,7 +59,7 @@ local function measured_scratch(grid, dtype)
   local function random(...) return torch.randn({ ... }, { dtype = dtype }) end
   track()
   local tokens, kv = TOKENS / grid.cp, KV_HEADS / grid.tp
-  local scores, hidden, gate = random(tokens, VOCABULARY), random(tokens, HIDDEN), random(tokens, WIDTH)
+  local scores, hidden, gate = random(tokens, VOCABULARY), random(tokens, HIDDEN), random(tokens, WIDTH / grid.tp)
   local q, k, v = random(TOKENS, HEADS / grid.tp, DIM), random(TOKENS, kv, DIM), random(TOKENS, kv, DIM)
   for _, x in ipairs { q, k, v } do x:requires_grad_(true) end
   local y, dy = nn.attention(q, k, v, {}), random(TOKENS, HEADS / grid.tp, DIM)
