@@ -18,10 +18,12 @@ local M = {}
 
 function M.write_model() error("the task questions needs --set model=FOLDER", 0) end
 
-local function has_picture(messages)
+local PICTURES, VIDEOS = { image = true, image_url = true }, { video = true }
+
+local function has_part(messages, types)
   for _, message in ipairs(messages) do
     for _, part in ipairs(type(message.content) == "table" and message.content or {}) do
-      if type(part) == "table" and (part.type == "image" or part.type == "image_url") then return true end
+      if type(part) == "table" and types[part.type] then return true end
     end
   end
 end
@@ -54,12 +56,14 @@ function M.new(dir, has_images, config, tools)
     if row.messages[#row.messages].role == "assistant" then
       error(source:place(index) .. ": the prompt ends with the assistant; end it with the question", 0)
     end
-    if not process and has_picture(row.messages) then
+    if has_part(row.messages, VIDEOS) then
+      error(source:place(index) .. ": the prompt has a video; give pictures", 0)
+    end
+    if not process and has_part(row.messages, PICTURES) then
       error(source:place(index) .. ": the prompt has a picture; --set images=true reads it", 0)
     end
     local answer = tostring(row.answer)
     local sample = encode(row)
-    if sample.video_grid_thw then error(source:place(index) .. ": the prompt has a video; give pictures", 0) end
     return { prompt = { input_ids = torch.tensor(sample.input_ids, { dtype = torch.int64 }),
         pixel_values = sample.pixel_values, image_grid_thw = sample.image_grid_thw },
       -- For the turns behind a tool's, and for servers.

@@ -160,6 +160,31 @@ TEST(FineTune, OtherScriptsReadAFolderOf8BitsWhole) {
   }
 }
 
+// The first sample is printed, so the second one is the one to refuse.
+TEST(FineTune, AQuestionWithAVideoOrAPictureThatIsNotReadNamesFileAndLine) {
+  const Folder folder;
+  MakeTextModel(folder);
+  for (const std::string kind : {"video", "image"}) {
+    SCOPED_TRACE(kind);
+    folder.Write("questions.jsonl",
+                 absl::StrCat(R"({"question": "One?", "answer": "one"})", "\n",
+                              R"({"prompt": [{"role": "user", "content": [{"type": ")", kind,
+                              R"(", ")", kind, R"(": "cat"}]}], "answer": "one"})", "\n"));
+
+    const Ended ended = RunOne(
+        TrainCommand(folder, {"scripts/grpo.lua",
+                              1,
+                              {"model=model", "data=questions.jsonl", "task=questions", "steps=1",
+                               "problems_per_step=2", "group_size=2", "max_new_tokens=1"},
+                              {},
+                              kind}));
+
+    EXPECT_NE(ended.exit_code, 0);
+    EXPECT_THAT(ended.err, HasSubstr(absl::StrCat("questions.jsonl, line 2: the prompt has a ",
+                                                  kind == "image" ? "picture" : kind)));
+  }
+}
+
 TEST(FineTune, AnAdapterLearnsOnABaseOf4Bits) {
   const Folder folder;
   MakeTextModel(folder);
